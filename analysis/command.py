@@ -10,8 +10,9 @@ import shutil
 import sys
 import traceback
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -253,44 +254,53 @@ def _run_verb(verb: str, arguments: list[str]) -> int:
 
 
 def _rebuild(options: argparse.Namespace, console: Console) -> set[str]:
-    """Report every requested study; returns the outcomes of their claims."""
+    """Report every requested study; returns the outcomes of their claims. Of --studies one that cannot be reported
+    keeps none of the others from it: its error is raised after them.
+    """
     home = home_of(options.home)
     from analysis.frames.bundle import UNREADABLE
 
     chosen, others = _chosen(options, home)
-    try:
-        reported = [_study(of_study, options, home, console) for of_study in chosen]
-    except UNREADABLE as error:
-        if not options.files or type(error) is LookupError:
-            raise
-        raise LookupError(f"what the bundle says cannot be reported: {type(error).__name__}: {error}") from None
+    reported: list[tuple[Sequence[Verdict], dict[str, Any]]] = []
+    refused: list[str] = []
+    for name, load in chosen.items():
+        try:
+            reported.append(_study(load(), options, home, console))
+        except (LookupError, *UNREADABLE) as error:
+            bad_input = type(error) is LookupError
+            if bad_input and options.studies:
+                refused.append(f"{name}: {error}")
+                continue
+            if bad_input or not options.files:
+                raise
+            raise LookupError(f"what the bundle says cannot be reported: {type(error).__name__}: {error}") from None
     if options.json:
         print(json.dumps([record for _, record in reported], indent=2, allow_nan=False))
     elif others and not options.claims:
         console.print(f"Other studies here: {', '.join(others)} (python -m analysis NAME, or --studies)", markup=False)
+    if refused:
+        raise LookupError(f"{len(refused)} of {len(chosen)} studies not reported. {' '.join(refused)}")
     return {verdict.outcome.value for verdicts, _ in reported for verdict in verdicts}
 
 
-def _chosen(options: argparse.Namespace, home: Path) -> tuple[list[Frames], list[str]]:
-    """(the studies that the options name, the names of all other studies)."""
+def _chosen(options: argparse.Namespace, home: Path) -> tuple[dict[str, Callable[[], Frames]], list[str]]:
+    """(by name what loads the studies that the options name, the names of all other studies)."""
     # Imported here, so that --help answers at once.
     from analysis.frames import bundle
     from analysis.frames.load import catalogue, frames
 
     how = {"mixed_code": options.mixed_code, "spend": options.spend}
     if options.files:
-        return [bundle.merged([bundle.read(file) for file in options.files], mixed_code=options.mixed_code)], []
+        parts = [bundle.read(file) for file in options.files]
+        return {"": lambda: bundle.merged(parts, mixed_code=options.mixed_code)}, []
     listing = catalogue(home, source=options.source, uri=options.uri)
     known_studies = listing.studies()
     study = options.study or (options.name if options.name in known_studies else "")
-    others: list[str] = []
     if not study and (sweep := options.sweep or options.name):
-        chosen = [frames(listing, sweep=sweep, **how)]
-    else:
-        studies = [study] if study else known_studies[: None if options.studies else 1]
-        chosen = [frames(listing, study=name, **how) for name in studies or [None]]
-        others = [name for name in known_studies if name not in studies]
-    return chosen, others
+        return {sweep: lambda: frames(listing, sweep=sweep, **how)}, []
+    studies = [study] if study else known_studies[: None if options.studies else 1]
+    others = [name for name in known_studies if name not in studies]
+    return {name or "": partial(frames, listing, study=name, **how) for name in studies or [None]}, others
 
 
 def _built(options: argparse.Namespace) -> Built:
@@ -299,7 +309,8 @@ def _built(options: argparse.Namespace) -> Built:
     from rlvr.ledger.cause import State
 
     home = home_of(options.home)
-    (of_study,), _ = _chosen(options, home)
+    (load,) = _chosen(options, home)[0].values()
+    of_study = load()
     _, files = _write(of_study, options, home)
     logs = {str(log): home / str(log) for log in of_study.runs["log"] if log} if of_study.home else {}
     live = any(run.state in (State.PLANNED, State.QUEUED, State.RUNNING) for run in of_study.rows)

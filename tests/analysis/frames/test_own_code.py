@@ -113,3 +113,22 @@ def test_what_averages_runs_refuses_other_code_unless_told(tmp_path: Path, capsy
     assert len(rlvr.load("default", home=tmp_path, mixed_code=True).runs) == 2
     with pytest.raises(LookupError, match="A mean of both belongs to neither"):
         frames(catalogue(tmp_path), study="default")
+
+
+def test_a_study_of_mixed_code_keeps_no_other_from_its_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither an older nor a newer one; the exit code is that of bad input all the same."""
+    end: dict[int, Any] = {0: {"maze7": counts(4)}, 40: {"maze7": counts(6)}}
+    for number, study in enumerate(("older", "mixed", "newer")):
+        loss = ("rloo", "grpo", "pacs")[number]
+        typed = [f"loss={loss} seed={seed}" for seed in (0, 1)]
+        ids = write_planned(tmp_path, dict.fromkeys(typed, end), study, study=study, created=1000.0 + number)
+        for seed, run_id in enumerate(ids):
+            version = f"{seed}" if study == "mixed" else "1"
+            (tmp_path / "runs" / run_id / "own_code.json").write_text(json.dumps({"rlvr.loss.x": [version * 64]}))
+    assert command.main(["--home", str(tmp_path), "--studies", "--no-figures", "--json"]) == 2
+    shown = capsys.readouterr()
+    assert [study["title"] for study in json.loads(shown.out)] == ["newer", "older"]
+    assert "1 of 3 studies not reported. mixed: `rlvr.loss.x`" in shown.err
+    assert len(list(tmp_path.glob("reports/*/index.html"))) == 2
