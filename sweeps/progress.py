@@ -61,13 +61,15 @@ def number(value: float | None) -> str:
 
 def _score(state: RunState) -> str:
     """The accuracy, and where it measures the form of answers more than the answers: `0.000 (97% unparsable)`, or
-    `0.281 (0% finished)`.
+    `0.281 (0% finished)`; else, if it is lower than at first, what it was: `0.002 (was 0.014)`.
     """
-    share = ""
+    share, first = "", state.first_accuracy
     if state.unparsable is not None and state.unparsable >= 0.5:
         share = f" ({state.unparsable:.0%} unparsable)"
     elif state.finished_share is not None and state.finished_share < 0.05:
         share = f" ({state.finished_share:.0%} finished)"
+    elif state.accuracy is not None and first is not None and state.accuracy < first:
+        share = f" (was {number(first)})"
     return number(state.accuracy) + share
 
 

@@ -22,7 +22,8 @@ from rlvr.ledger.cause import Cause, cause_of
 from rlvr.ledger.files import PASSING_ERRORS, UNWRITABLE_ERRORS, read_json, write_json
 
 HEARTBEAT_S = 1.0
-SCORES = ("accuracy", "unparsable", "finished")  # of an evaluation, in heartbeats: `rlvr.metrics.shown_scores`
+# Of an evaluation, in heartbeats: `rlvr.metrics.shown_scores`. FIRST: the accuracy of the first one.
+SCORES, FIRST = ("accuracy", "unparsable", "finished"), "first_accuracy"
 HALVINGS = 3
 WATCH_S = 5.0  # longer than heartbeats are apart, and than file servers usually cache them
 # Environment variables of a rank. STORE: the file through which the ranks of one node find each other. RAY_NETWORK: set
@@ -91,7 +92,7 @@ class Attempt:
         self.closed: Cause | None = None
         self._lock, self._started = lock, time.monotonic()
         previous_beat = read_heartbeat(layout.attempt(run_dir, number - 1))
-        scores = {name: previous_beat.get(name) for name in SCORES}
+        scores = {name: previous_beat.get(name) for name in (*SCORES, FIRST)}
         self._beat: dict[str, Any] = {"step": 0, "steps": 0, "phase": "start", **scores}
         self._beat_lock = threading.Lock()  # guards _beat and the times below
         self._first_step: int | None = None
@@ -170,6 +171,8 @@ class Attempt:
                 self._beat["longest"] = max(self._beat.get("longest", 0.0), self._last_heartbeat - previous)
             self._beat |= {"time": now, "step": step, "steps": steps, "phase": phase}
             self._beat |= {name: score for name, score in scores.items() if score is not None}
+            if self._beat[FIRST] is None:
+                self._beat[FIRST] = self._beat["accuracy"]
             self._has_unwritten_beat = True
             if changed or time.monotonic() - self._last_write >= HEARTBEAT_S:
                 self._write_beat()

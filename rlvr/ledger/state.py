@@ -32,6 +32,7 @@ class RunState:
     steps: int = 0
     phase: str = ""
     accuracy: float | None = None
+    first_accuracy: float | None = None  # of the first evaluation, as a rule that of the base policy
     unparsable: float | None = None  # share of the last evaluation's responses; so is the next
     finished_share: float | None = None
     cause: str = ""
@@ -114,6 +115,7 @@ class _AttemptFiles:
             "steps": int(beat.get("steps", 0)),
             "phase": str(beat.get("phase", "")),
             "accuracy": self.score("accuracy"),
+            "first_accuracy": self.score("first_accuracy"),
             "unparsable": self.score("unparsable"),
             "finished_share": self.score("finished"),
             "cause": end.cause.value if end else "",

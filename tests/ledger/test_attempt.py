@@ -260,12 +260,13 @@ def test_signs_of_life_from_other_threads_do_not_change_the_rate(tmp_path: Path)
     assert last_heartbeat_time(beat) == beat["alive"] > before["time"] == last_heartbeat_time(before)
 
 
-def test_a_new_attempt_knows_the_last_accuracy(tmp_path: Path) -> None:
-    for accuracy in (0.5, None):
+def test_a_new_attempt_knows_the_last_accuracy_and_the_first(tmp_path: Path) -> None:
+    for accuracy in (0.5, 0.25, None):
         with Attempt.open(tmp_path) as attempt:
             attempt.heartbeat(1, 9, "train", accuracy=accuracy)
             attempt.close(Cause.PREEMPTED)
-    assert read(tmp_path / "attempts/2/heartbeat.json")["accuracy"] == 0.5
+    beat = read(tmp_path / "attempts/3/heartbeat.json")
+    assert (beat["accuracy"], beat["first_accuracy"]) == (0.25, 0.5)
 
 
 def test_an_exception_is_an_error_or_its_cause_ctrl_c_a_preemption_and_no_close_an_error(tmp_path: Path) -> None:

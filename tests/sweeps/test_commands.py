@@ -122,6 +122,20 @@ def test_on_a_narrow_terminal_names_and_states_survive(width: int, tmp_path: Pat
     assert ("accuracy" in head, "━" in lines[0]) == {40: (False, False), 80: (True, False), 160: (True, True)}[width]
 
 
+def test_an_accuracy_below_the_first_one_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As of a pretrained model that its learning rate has destroyed."""
+    ledger = plan(tmp_path, worse="", better="")
+    for run_id, last in (("worse", 0.002), ("better", 0.281)):
+        with Attempt.open(ledger.run_dir(run_id)) as attempt:
+            for step, accuracy in ((0, 0.014), (20, last)):
+                attempt.heartbeat(step, 20, "train", accuracy=accuracy)
+            attempt.close("ok")
+    file = io.StringIO()
+    Console(file=file, width=160).print(table(ledger.states(["worse", "better"])))
+    assert ("0.002 (was 0.014)" in file.getvalue(), "0.281 " in file.getvalue()) == (True, True)
+    assert file.getvalue().count("was") == 1
+
+
 def test_arms_are_watched_where_runs_would_fill_the_screen(
     tmp_path: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
