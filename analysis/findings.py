@@ -83,12 +83,16 @@ def findings(files: Sequence[Path], folder: Path = STUDY_FILES) -> str:
 
 def instrument(frames: Frames) -> str:
     """What the runs measured with: the task, and the pretrained models, as `OWNER/MODEL, sums`, of a file or directory
-    its own name. Base policies that are taught here from several seeds are one instrument: a verdict over them is not
-    of one alone."""
-    models = {str(path).partition("@")[0] for run in frames.rows if (path := run.knob("model.path"))}
-    of_hub = {m for m in models if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", m) and not m.endswith(".gguf")}
-    names = sorted(model if model in of_hub else Path(model).name.removesuffix(".gguf") for model in models)
-    return ", ".join([*names, *sorted({run.task for run in frames.rows})])
+    its own name, and whether adapters alone were trained (LoRA). Base policies that are taught here from several seeds
+    are one instrument: a verdict over them is not of one alone."""
+    names = set[str]()
+    for run in frames.rows:
+        if path := run.knob("model.path"):
+            model = str(path).partition("@")[0]
+            is_of_hub = re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", model) and not model.endswith(".gguf")
+            name = model if is_of_hub else Path(model).name.removesuffix(".gguf")
+            names.add(f"{name} (LoRA)" if run.knob("trainer.lora_rank") else name)
+    return ", ".join([*sorted(names), *sorted({run.task for run in frames.rows})])
 
 
 def _names(files: Sequence[Path]) -> dict[Path, str]:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rlvr.ledger.cause import State
 from rlvr.ledger.state import RunState
@@ -19,7 +19,7 @@ class RunTotals:
     steps: int  # steps planned, summed over all runs
     accuracy: float | None  # mean over the runs that were evaluated
     rate: float | None  # steps per second, summed over the running runs
-    eta: float | None  # seconds until the slowest running run ends
+    eta: float | None  # seconds until the running and queued runs end, without start-up of those that wait
     attempts: int
     hours_useful: float
     hours_replayed: float
@@ -27,11 +27,15 @@ class RunTotals:
 
 
 def arms(states: Iterable[RunState]) -> list[RunTotals]:
-    """One summary for each arm, in order of appearance."""
+    """One summary for each arm, in order of appearance.
+
+    An arm with queued runs has no eta: whether the next to start is one of them is not known here.
+    """
     groups: dict[str, list[RunState]] = {}
     for state in states:
         groups.setdefault(state.group_id or state.run_id, []).append(state)
-    return [total(group[0].arm or group[0].name, group) for group in groups.values()]
+    totals = [total(group[0].arm or group[0].name, group) for group in groups.values()]
+    return [replace(arm, eta=None) if arm.states.get(State.QUEUED) else arm for arm in totals]
 
 
 def mixed_code(states: Iterable[RunState]) -> list[str]:
@@ -53,10 +57,13 @@ def total(name: str, states: Sequence[RunState]) -> RunTotals:
     """The summary of these runs."""
     accuracies = [state.accuracy for state in states if state.accuracy is not None]
     running = [state for state in states if state.state is State.RUNNING]
+    queued = [state for state in states if state.state is State.QUEUED]
     rates = [state.rate for state in running if state.rate is not None]
     etas = [state.eta for state in running if state.eta is not None]
     # The steps of a run that has not begun are unknown (0): the largest number among the other runs is used.
     most_steps = max((state.steps for state in states), default=0)
+    if queued and rates:  # as many runs at once as now, at their rate
+        etas.append(sum((state.steps or most_steps) - state.step for state in (*running, *queued)) / sum(rates))
     return RunTotals(
         name,
         len(states),

@@ -20,7 +20,11 @@ def test_an_arm_sums_its_seeds_and_the_total_all() -> None:
     assert (lad_js.rate, lad_js.eta) == (2.0, 3.0)
     assert (lad_js.hours_useful, lad_js.hours_replayed, lad_js.hours_wasted) == pytest.approx((1.0, 0.2, 0.0))
     assert (lad_hd.name, lad_hd.states, lad_hd.accuracy, lad_hd.rate) == ("lad-hd", {"queued": 1}, None, None)
-    assert dataclasses.asdict(total("all", states))["steps"] == 30  # the queued one as long as its siblings
+    everything = total("all", states)
+    assert everything.steps == 30  # the queued one as long as its siblings
+    assert everything.eta == 8.0  # 6 steps of the running run and 10 of the queued one, 2 per second
+    (as_one_arm,) = arms([dataclasses.replace(state, group_id="g") for state in states])
+    assert as_one_arm.eta is None  # when its queued run begins depends on other arms
     nothing = total("all", [])  # a sweep cut off before its first run
     assert (nothing.runs, nothing.hours_useful, nothing.hours_wasted, nothing.eta) == (0, 0, 0, None)
 
