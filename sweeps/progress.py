@@ -14,7 +14,7 @@ from rlvr.ledger import terminal
 from rlvr.ledger.cause import State
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
-from sweeps.arms import arms
+from sweeps.arms import arms, total
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -252,8 +252,13 @@ class Display:
             return
         states = [self.states[run_id] for run_id in active]
         running = [f"{state.name} {_at(state)}" for state in states]
-        parts = [duration(self._drawn - self.began), count(list(self.states.values())), *running[:4]]
+        parts = [self._time(), count(list(self.states.values())), *running[:4]]
         self.say(" | ".join(parts))
+
+    def _time(self) -> str:
+        """`8m02s, ETA 31m10s`: since the launch, and until its last run ends."""
+        eta = total("", list(self.states.values())).eta
+        return duration(time.monotonic() - self.began) + (f", ETA {duration(eta)}" if eta is not None else "")
 
     def _draw(self, active: Sequence[str]) -> Any:
         """The table with running runs first, then failures, then the newest of the others, and a line of counts."""
@@ -264,7 +269,7 @@ class Display:
         first = sorted(states, key=lambda s: (s.run_id not in active, urgency.index(s.state), -(s.started or 0)))
         rows = min(ROWS, max(3, shutil.get_terminal_size().lines - 5))
         more = f" ({len(states) - rows} not shown)" if len(states) > rows else ""
-        line = f"{count(states, interrupted=self.interrupted)}{more}   {duration(time.monotonic() - self.began)}"
+        line = f"{count(states, interrupted=self.interrupted)}{more}   {self._time()}"
         return Group(table(first[:rows], width=shutil.get_terminal_size().columns, interrupted=self.interrupted), line)
 
     def failures(self, ends: Mapping[str, State], messages: Mapping[str, str]) -> None:

@@ -17,7 +17,9 @@ from rich.console import Console
 
 from rlvr.ledger import layout
 from rlvr.ledger.attempt import Attempt
+from rlvr.ledger.cause import State
 from rlvr.ledger.lock import lock, unlock
+from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import Ledger
 from sweeps.__main__ import main
 from sweeps.progress import Display, arm_table, duration, hours, table
@@ -343,6 +345,17 @@ def test_without_a_terminal_progress_is_a_line_per_event_and_a_summary_now_and_t
     assert lines[0] == "start     name-new"
     assert lines[1].startswith("finished  name-done: step 3/12, accuracy 0.250 (97% unparsable)")
     assert lines[2:] == ["0s | 1 finished, 1 queued, 1 diverged | name-new starting"]
+
+
+def test_a_launch_says_when_its_last_run_will_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """4 and 12 steps are left, at one step per 10 seconds."""
+    monkeypatch.setattr("sweeps.progress.SUMMARY_S", 0.0)
+    progress = Display(make_home(tmp_path), ["done", "half", "new"])
+    progress.states["half"] = RunState("half", "half", State.RUNNING, 1, 8, 12, rate=0.1, eta=40.0)
+    progress.tick([])
+    assert capsys.readouterr().out == "0s, ETA 2m40s | 1 finished, 1 running, 1 queued\n"
 
 
 def on_a_terminal(words: list[str], **pipes: Any) -> tuple[int, subprocess.Popen[bytes]]:
