@@ -100,7 +100,8 @@ MISTAKES = {
     "+policy.chat=true": "policy.chat is a knob of evaluations, and this command trains",
     "loss=": "loss=: loss takes the name of an option.",
     "hydra/job_logging=default": "hydra/job_logging=default has no effect on a run.",
-    "-m lr=1e-3,1e-4 trainer.lr=5e-4": "lr=0.001 has no effect with trainer.lr=0.0005. Drop one of them.",
+    "-m lr=1e-3,1e-4 trainer.lr=5e-4": "trainer.lr=0.0005 would leave lr=0.001 without effect, by which arms are named "
+    "and compared. Type lr=0.0005.",
     "-m eta=null,0.25": "eta=null and eta=0.25 make the same run: the sweep of eta changes nothing. Drop one.",
     "-m loss=lad 'also=loss=lad eta=0.25'": "no eta and eta=0.25 make the same run",
     "loss._partial_=false": "loss._partial_=false is no knob: the option's file decides how it is called.",

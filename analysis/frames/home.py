@@ -85,7 +85,7 @@ class RunFiles:
 
     def _journals(self) -> Iterator[tuple[str, Journal]]:
         for run_id, folder in self._folders.items():
-            with contextlib.suppress(FileNotFoundError, PermissionError):
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
                 yield run_id, read_journal(layout.journal(folder))
 
     @functools.cached_property

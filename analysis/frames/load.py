@@ -316,7 +316,7 @@ def _of_runs(listing: Catalogue, chosen: set[str]) -> tuple[list[Sweep], str]:
 def _planned(run_id: str, sweep: Sweep, line: Any, record: RunRecord | None) -> RunRecord:
     """The record of a planned run, from its config or, if it has none, from its line in the sweep's manifest. A run
     that repeats an arm as its noise floor gets a group of its own."""
-    overrides = tuple(line.get("overrides", ()))
+    overrides = tuple(line.get("overrides") or ())
     if record is None:
         record = RunRecord(run_id=run_id, study=study_of(sweep), created=sweep.created, command=sweep.command)
     if not record.config:

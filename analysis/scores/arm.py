@@ -110,7 +110,8 @@ def arms_of(runs: Sequence[RunRow]) -> list[Arm]:
     swept = labels.swept_within(runs)
     prefixes = tuple(p.removeprefix(CONFIG) for p in SETTING)
     candidates = sorted({k for run in runs for k in run.config if k.startswith(prefixes)})
-    setting_keys = [k for k in _differing(runs, candidates) if not labels.covers(swept, k)]
+    distinguishing = {*_differing(runs, candidates), *(k for k in candidates if _null_in_some_alike(runs, k))}
+    setting_keys = [k for k in candidates if k in distinguishing and not labels.covers(swept, k)]
     settings = _settings(runs, setting_keys)
     places = _settings(runs, [key for key in setting_keys if not key.startswith(BASE_POLICY)])
     of_runs: list[Arm] = []
@@ -208,6 +209,20 @@ def repeats(runs: Sequence[RunRow], key: str) -> bool:
     """Whether a component's knob has the value of the top-level key of its name in every run."""
     name = key.rpartition(".")[2]
     return key != name and all(name in run.config and run.config.get(key) == run.config[name] for run in runs)
+
+
+def null_in_some(runs: Sequence[RunRow], key: str) -> bool:
+    """Whether a knob that some of the runs have is null in others. A run lacks one that is null, but also one that its
+    version did not know: it is null beside a value of the same launch, or one that was typed."""
+    having, lacking = [r for r in runs if key in r.config], [r for r in runs if key not in r.config]
+    launches = {run.sweep_id for run in lacking if run.sweep_id}
+    return bool(lacking) and any(run.sweep_id in launches or key in labels.typed(run) for run in having)
+
+
+def _null_in_some_alike(runs: Sequence[RunRow], key: str) -> bool:
+    """`null_in_some` of runs that have the same task or model, whose knobs the others do not know."""
+    component = f"{key.partition('.')[0]}._target_"
+    return any(null_in_some(alike, key) for alike in grouped(runs, lambda run: run.config.get(component)).values())
 
 
 def _differing(runs: Sequence[RunRow], keys: Iterable[str]) -> list[str]:

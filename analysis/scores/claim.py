@@ -145,7 +145,7 @@ def read(content: Any) -> Claim:
     """The claim in a mapping of its fields. Raises ValueError with the wrong field and what is allowed."""
     if not isinstance(content, Mapping):
         raise ValueError(f"a claim is fields and their values, as in `metric: avg`; got {content!r}.")
-    text = {str(key): str(value) for key, value in content.items()}
+    text = {str(key): str(value) for key, value in content.items() if value is not None}  # `source:` is none
     known = [f.name for f in fields(Claim)]
     if unknown := [key for key in text if key not in known]:
         raise ValueError(f"a claim has no field {', '.join(unknown)}. Fields: {', '.join(known)}.")

@@ -88,7 +88,7 @@ def family(
     ]
     # A difference whose own spread is the largest has only its own degrees of freedom.
     plain = [replace(w, df_seed=s.df_seed) if w.seed == s.seed else w for w, s in zip(summaries, alone, strict=True)]
-    df = min(float(s.df) for s in summaries)
+    df = min((float(s.df) for s in summaries if not s.alike), default=1.0)  # what is alike has no spread to estimate
     largest = _largest_t(_correlation(differences, pooled, one_reference), df)
     if level > BEYOND:
         alpha = (1 - level) / len(alone)  # Bonferroni's, with wider intervals
@@ -149,7 +149,7 @@ def _residual(differences: Sequence[Difference]) -> float:
 
 def _correlation(differences: Sequence[Difference], pooled: float, one_reference: bool) -> Array:
     """[K, K] correlation of the estimates, over the cells that all differences have; without such cells the identity,
-    which gives wider intervals."""
+    which gives wider intervals. One without a spread is correlated with no other."""
     common = paired([d.scores for d in differences])
     if not common:
         return np.eye(len(differences))
@@ -163,7 +163,8 @@ def _correlation(differences: Sequence[Difference], pooled: float, one_reference
     if math.isnan(pooled) and S > 1:
         covariance += np.cov(weighted(values, benchmark)) / S
     spread = np.sqrt(np.diag(covariance))
-    return covariance / np.outer(spread, spread) if (spread > 0).all() else np.eye(K)
+    scale = np.where(spread > 0, spread, 1)
+    return covariance / np.outer(scale, scale) + np.diag((spread == 0).astype(float))
 
 
 def _largest_t(correlation: Array, df: float) -> Array:

@@ -287,10 +287,11 @@ def value_text(value: Any) -> str:
     """A value of a config as the text by which arms are distinguished and compared."""
     if isinstance(value, bool):
         return str(value).lower()
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    is_short = isinstance(value, float) and float(f"{value:.6g}") == value
+    return f"{value:.6g}" if is_short else str(value)
 
 
 def short(value: Any) -> str:
     """The text of a value for printing, at most 40 characters."""
-    text = value_text(value)
+    text = f"{value:.6g}" if isinstance(value, float) else value_text(value)
     return text if len(text) <= 40 else f"…{text[-39:]}"

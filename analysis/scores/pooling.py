@@ -6,7 +6,7 @@ from dataclasses import replace
 from analysis.frames import own_code
 from analysis.frames.frames import Frames, RunRow
 from analysis.scores import labels
-from analysis.scores.arm import BASE_POLICY, Arm, describe, repeats
+from analysis.scores.arm import BASE_POLICY, Arm, describe, null_in_some, repeats
 from analysis.scores.bases import OverBases, over_bases
 from analysis.scores.comparison import Compared
 from analysis.scores.contrast import Scores
@@ -42,13 +42,9 @@ def _check_code(frames: Frames, arms: Sequence[Arm]) -> None:
 
 
 def _differs(runs: Sequence[RunRow], key: str) -> bool:
-    """Whether the runs differ in a knob. A run lacks one that is null, but also one that its version did not know: it
-    is null beside a value of the same launch, or one that was typed."""
-    having, lacking = [r for r in runs if key in r.config], [r for r in runs if key not in r.config]
-    first, *others = (str(run.config[key]) for run in having)
-    launches = {run.sweep_id for run in lacking if run.sweep_id}
-    are_null = lacking and any(run.sweep_id in launches or key in labels.typed(run) for run in having)
-    return bool(are_null) or not all(labels.equal(first, other) for other in others)
+    """Whether the runs differ in a knob."""
+    first, *others = (str(run.config[key]) for run in runs if key in run.config)
+    return null_in_some(runs, key) or not all(labels.equal(first, other) for other in others)
 
 
 def judged(of_bases: Mapping[str, Mapping[str, Compared]], level: float) -> dict[str, Compared]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -71,12 +71,13 @@ def verdicts(
     return judged
 
 
-def _as_written(content: Mapping[str, Any]) -> Claim:
+def _as_written(content: object) -> Claim:
     """A claim that cannot be read, with the texts of its fields, so that its origin is known."""
+    known = cast("Mapping[str, object]", content) if isinstance(content, Mapping) else {}
     metric, arm, relation, printed, source = (
-        str(content.get(key) or "") for key in ("metric", "arm", "relation", "printed", "source")
+        str(known.get(key) or "") for key in ("metric", "arm", "relation", "printed", "source")
     )
-    return Claim(str(content.get("says", content)), metric, arm, relation, printed=printed, source=source)
+    return Claim(str(known.get("says", content)), metric, arm, relation, printed=printed, source=source)
 
 
 def name_of(verdict: Verdict) -> str:

@@ -17,7 +17,7 @@ from rlvr.config.freeze import frozen_config, missing_of_task
 from rlvr.config.look import FirstLook, look
 from rlvr.config.pairing import TaskAbilities
 from rlvr.config.registry import SHORTHANDS, Registry, check_option_names, key_reading
-from rlvr.config.schema import FULL_LR, LR, Choices, Knobs, Section
+from rlvr.config.schema import Choices, Knobs, Section
 from rlvr.config.signature import declared
 from rlvr.ledger.runs import flatten
 from rlvr.ledger.tags import redact
@@ -176,9 +176,11 @@ class Checker:
                 name,
                 loss,
             )
-        usual = {LR, FULL_LR, *(self.registry.as_written(choices, key) for key in ("paper.lr", "study.lr"))}
-        if not written.reads_lr and knobs.lr not in usual:
-            raise ValueError(f"lr={knobs.lr} has no effect with trainer.lr={knobs.trainer.lr}. Drop one of them.")
+        if not written.reads_lr:
+            raise ValueError(
+                f"trainer.lr={knobs.trainer.lr} would leave lr={knobs.lr} without effect, by which arms are named and "
+                f"compared. Type lr={knobs.trainer.lr}."
+            )
 
 
 def _set_below(name: str, knobs: Section, node: DictConfig) -> str:

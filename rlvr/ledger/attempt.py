@@ -54,7 +54,7 @@ def newest_attempt(run_dir: Path) -> int:
 
 def _busy_error(run_dir: Path) -> Busy:
     number = newest_attempt(run_dir)
-    job = read_json(layout.job(layout.attempt(run_dir, number))) or {}
+    job = read_job(layout.attempt(run_dir, number))
     is_known = "pid" in job and "host" in job
     holder = f"process {job['pid']} on {job['host']} (attempt {number})" if is_known else "another process"
     return Busy(f"run {run_dir.name} is held by {holder}. Wait for it or stop it; the run goes on where it left off.")
@@ -234,11 +234,18 @@ def _works_elsewhere(attempt: Path) -> bool:
 
     Locks then do not hold between hosts. Clocks and process ids of the other host say nothing here.
     """
-    job, before = read_json(layout.job(attempt)) or {}, read_json(layout.heartbeat(attempt))
+    job, before = read_job(attempt), read_json(layout.heartbeat(attempt))
     if not before or job.get("host") in (None, socket.gethostname()) or locks.is_alive(job) is not None:
         return False
     time.sleep(WATCH_S)
     return read_json(layout.heartbeat(attempt)) not in (None, before) and read_end(attempt) is None
+
+
+def read_job(attempt: Path) -> Mapping[str, Any]:
+    """The job.json of an attempt; empty if there is none, or if one of its numbers is none, as after a flipped bit."""
+    job = read_json(layout.job(attempt)) or {}
+    numbers = [job.get(key) or 0 for key in ("attempt", "started", "ranks", "gpus", "pid", "restarts")]
+    return job if all(isinstance(number, int | float) and math.isfinite(number) for number in numbers) else {}
 
 
 def read_heartbeat(attempt: Path) -> Mapping[str, Any]:
@@ -310,7 +317,7 @@ def record_missing_end(run_dir: Path, number: int, cause: Cause, message: str, *
     attempt = layout.attempt(run_dir, number)
     if read_end(attempt) is not None:
         return False
-    job, now = read_json(layout.job(attempt)) or {}, time.time()
+    job, now = read_job(attempt), time.time()
     beat = read_heartbeat(attempt) if ended_earlier else {"time": now}
     try:
         _write_end(attempt, cause, message, seconds_of_signs(job, beat))

@@ -11,9 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from rlvr.ledger import layout, lock
-from rlvr.ledger.attempt import End, last_heartbeat_time, newest_attempt, read_end, read_heartbeat, seconds_of_signs
+from rlvr.ledger.attempt import (
+    End,
+    last_heartbeat_time,
+    newest_attempt,
+    read_end,
+    read_heartbeat,
+    read_job,
+    seconds_of_signs,
+)
 from rlvr.ledger.cause import State
-from rlvr.ledger.files import read_json
 from rlvr.ledger.runs import Unreadable, read_info
 
 SILENT_S = 900.0  # a run whose process and lock cannot be tested counts as lost after this long without a sign
@@ -79,7 +86,7 @@ class _AttemptFiles:
 
     @classmethod
     def read(cls, path: Path) -> _AttemptFiles:
-        return cls(path, read_json(layout.job(path)) or {}, read_heartbeat(path), read_end(path))
+        return cls(path, read_job(path), read_heartbeat(path), read_end(path))
 
     @property
     def last_heartbeat(self) -> float | None:

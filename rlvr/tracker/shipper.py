@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlvr.ledger import journal, layout, tags
-from rlvr.ledger.attempt import newest_attempt
+from rlvr.ledger.attempt import newest_attempt, read_job
 from rlvr.ledger.cause import State
-from rlvr.ledger.files import make_private, read_json, sync
+from rlvr.ledger.files import make_private, sync
 from rlvr.ledger.lock import held_lock
 from rlvr.ledger.runs import RunInfo, Unreadable, lines_by_reason, read_config, read_info
 from rlvr.ledger.state import RunState
@@ -74,7 +74,7 @@ class ShippedRun:
     @property
     def start(self) -> float:
         """Unix time of the start of its first attempt; of its launch where that is not known."""
-        first = read_json(layout.job(layout.attempt(self.directory, 1))) or {}
+        first = read_job(layout.attempt(self.directory, 1))
         return float(first.get("started") or self.info.created)
 
 

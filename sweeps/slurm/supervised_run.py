@@ -10,9 +10,8 @@ from typing import Any
 
 from rlvr.config.nodes import ranks_of_node, training_nodes
 from rlvr.ledger import layout, lock
-from rlvr.ledger.attempt import ALONE, ENDS_AT, Attempt, Busy, newest_attempt, record_missing_end
+from rlvr.ledger.attempt import ALONE, ENDS_AT, Attempt, Busy, newest_attempt, read_job, record_missing_end
 from rlvr.ledger.cause import Cause, State
-from rlvr.ledger.files import read_json
 from rlvr.ledger.sweeps import Ledger
 from slurm import client
 from slurm.submit import warning_s
@@ -134,7 +133,7 @@ class SupervisedRun:
         if not self.here.restarts or lock.lock_is_held(layout.lock(self.dir)) is not False:
             return
         starts = client.earlier_starts(self.here.job)
-        job = read_json(layout.job(layout.attempt(self.dir, newest))) or {}
+        job = read_job(layout.attempt(self.dir, newest))
         is_of_job = job.get("slurm_job") == self.here.job
         num_known = int(job.get("restarts", self.here.restarts - 1)) + 1 if is_of_job else 0
         state = starts[min(num_known, len(starts)) - 1][0] if starts else ""

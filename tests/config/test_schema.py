@@ -9,7 +9,7 @@ from rlvr.config.freeze import frozen_config
 from rlvr.config.imports import find_spec
 from rlvr.ledger.identity import run_id
 from rlvr.records import NotAvailable
-from tests.support.composed import REGISTRY, check, composed
+from tests.support.composed import REGISTRY, composed
 
 pytestmark = pytest.mark.usefixtures("composing")
 
@@ -91,7 +91,3 @@ def test_a_baseline_by_name_brings_its_advantage_and_the_command_line_wins(loss:
 )
 def test_the_learning_rate_belongs_to_the_model_unless_it_is_typed(lr: float, words: list[str]) -> None:
     assert composed(*words)[0].lr == lr
-
-
-def test_a_learning_rate_that_is_the_trainers_alone_is_taken() -> None:
-    check("trainer.lr=1e-4")

@@ -1,4 +1,5 @@
 import json
+import math
 import os
 import time
 import types
@@ -190,6 +191,22 @@ def test_a_damaged_heartbeat_is_ignored(tmp_path: Path) -> None:
             write_json(attempt.path / "heartbeat.json", intact | beat)
             state = ledger.state("r")
             assert (state.state, state.step, state.eta) == ("running", 0, None), beat
+        attempt.close("ok")
+    assert ledger.state("r").state == "finished"
+
+
+@pytest.mark.parametrize(
+    "damage", [{"gpus": "a"}, {"started": "x"}, {"ranks": [1]}, {"pid": "7"}, {"started": math.inf}]
+)
+def test_a_damaged_job_is_ignored(tmp_path: Path, damage: dict[str, Any]) -> None:
+    """Other runs are shown, too; this one is as if its process had not said where it is."""
+    ledger = make_run(tmp_path)
+    ledger.record_sweep("s", {"study": "x", "created": 1.0}, [{"run_id": "r", "name": "lad-r-s0"}])
+    with Attempt.open(ledger.run_dir("r")) as attempt:
+        intact = json.loads((attempt.path / "job.json").read_text())
+        write_json(attempt.path / "job.json", intact | damage)
+        state = ledger.state("r")
+        assert (state.state, state.gpus, state.started) == ("running", 0, None)
         attempt.close("ok")
     assert ledger.state("r").state == "finished"
 

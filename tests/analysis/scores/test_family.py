@@ -160,6 +160,16 @@ def test_equal_contrasts_need_no_wider_interval():
     assert judged[0].simultaneous.half == pytest.approx(judged[0].plain.half, rel=0.02)
 
 
+def test_an_arm_that_is_the_reference_itself_narrows_no_interval():
+    """One seed each: it had one degree of freedom, and all others the quantile of a t with that one at their own."""
+    of_arms = arms(np.random.default_rng(1), [0.0] * 10, 1)
+    nine = family(against_first(of_arms))
+    ten = family(against_first([*of_arms, of_arms[0]]))
+    assert 0.05 / 10 < ten.alpha < nine.alpha
+    assert all(b.simultaneous.half > a.simultaneous.half for a, b in zip(nine.judged, ten.judged[:-1], strict=True))
+    assert ten.judged[-1].p_family == 1
+
+
 def test_seeds_and_problems_need_not_be_the_same_in_all_arms():
     first, second, third = arms(np.random.default_rng(6), [0.01] * 3, 4, distance=0.1)
     second = second.of_seeds((0, 1, 3))

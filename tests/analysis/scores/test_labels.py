@@ -1,4 +1,3 @@
-import json
 from pathlib import Path
 
 import pytest
@@ -84,10 +83,25 @@ def test_runs_without_a_sweep_are_distinguished_by_their_configs(tmp_path):
     assert labels_in(tmp_path) == ["trainer.updates = 1", "trainer.updates = 4"]
 
 
-def test_arms_that_differ_beyond_the_digits_shown_have_names_of_their_own(tmp_path):
-    runs = [write_run(tmp_path, config("grpo", trainer={"kl": kl}), END, name=f"kl{kl}") for kl in (0.1, 0.10000001)]
-    groups = {json.loads((tmp_path / "runs" / run / "run.json").read_text())["group_id"] for run in runs}
-    assert set(labels_in(tmp_path)) == {f"trainer.kl = 0.1 group={group}" for group in groups}
+def test_arms_that_differ_in_late_digits_have_labels_of_their_own(tmp_path):
+    for kl in (0.1, 0.10000001):
+        write_run(tmp_path, config("grpo", trainer={"kl": kl}), END, name=f"kl{kl}")
+    assert labels_in(tmp_path) == ["trainer.kl = 0.1", "trainer.kl = 0.10000001"]
+
+
+def test_a_knob_of_many_digits_that_all_arms_share_is_found_by_its_value(tmp_path):
+    """Six digits were compared: a claim that named the rate as it was typed was not tested."""
+    arms = sweep(tmp_path, "loss=grpo lr=3.1622777e-4", "loss=pacs lr=3.1622777e-4")
+    assert [arm.loss for arm in select(arms, "loss=pacs lr=3.1622777e-4")] == ["pacs"]
+    assert select(arms, "loss=pacs lr=3.1622e-4") == []
+
+
+@pytest.mark.parametrize("key", ["model.system", "evaluation.problems", "task.train_problems"])
+def test_null_in_one_arm_is_another_setting_than_a_value_in_another(key, tmp_path):
+    """A prompt of the system makes another base policy, to which the arm without one was compared."""
+    swept = sweep(tmp_path, f"loss=grpo {key}=null", f"loss=grpo {key}=4")
+    assert sorted(arm.setting for arm in swept) == ["", f"{key}=4"]
+    assert {arm.label for arm in swept} == {"loss=grpo"}
 
 
 @pytest.mark.parametrize(("group", "key"), [("model", "layers"), ("task", "size"), ("evaluation", "samples")])

@@ -47,6 +47,20 @@ def judged(
     return verdict
 
 
+def test_an_empty_field_of_a_claim_is_none(tmp_path):
+    """`source:` without a value made it a claim of a paper named None."""
+    verdict = judged(tmp_path, {"loss=grpo": [4] * 3, "loss=pacs": [6] * 3}, {**CLAIM, "source": None, "printed": None})
+    assert (verdict.outcome, verdict.claim.origin, verdict.claim.source) == (Outcome.HOLDS, Origin.OWN, "")
+
+
+def test_a_claim_that_is_no_mapping_is_not_tested_and_no_traceback(tmp_path):
+    write_planned(tmp_path, two(4, 6, 3), claims=["PACS wins", CLAIM])  # pyright: ignore[reportArgumentType]
+    broken, whole = verdicts(load(tmp_path))
+    assert (broken.outcome, broken.claim.says) == (Outcome.NOT_TESTED, "PACS wins")
+    assert "a claim is fields and their values" in broken.note
+    assert whole.outcome == Outcome.HOLDS
+
+
 def more_seeds(effect: float, error: Callable[[int], float], tail: float = 0.025, df: int = 1) -> str:
     """How a verdict names the seeds beyond four of which a t test has a power of 80 %, by the noncentral t.
 
