@@ -20,6 +20,7 @@ from rlvr.task.sources import check_template
 LEVELS = (1, 2, 3, 4)
 SIDES = 8  # one problem in SIDES is a test problem, one a validation problem
 NUM_PROBLEMS = {1: 128, 2: 10_000, 3: 50_000, 4: 20_000}  # of a level, at least; each in every phrasing
+DIGITS = 12  # of level 1 among the test problems
 
 EXPRESSIONS = (
     *("What is {}?", "Calculate {}.", "Compute {}.", "How much is {}?", "{} = ?", "Please work out {}."),
@@ -75,6 +76,12 @@ class Sums(Procedural[Sum]):
         check_template(self.template)
         fewest = min(NUM_PROBLEMS[level] * (1 if level == 4 else len(EXPRESSIONS)) for level in self._tested)
         self.set_sizes(num_items=fewest, share=2 / SIDES, kind="problems of a level")
+        most = DIGITS * len(EXPRESSIONS)
+        if 1 in self._tested and self.test_problems > most:
+            raise ValueError(
+                f"task.test_problems={self.test_problems}: level 1 has {most} test problems, {DIGITS} expressions in "
+                f"{len(EXPRESSIONS)} phrasings. Pass task.test_problems={most}."
+            )
 
     def draws(self, stream: str, index: int) -> Iterator[Sum]:
         split, _, level = stream.partition(" ")
@@ -112,7 +119,9 @@ class Sums(Procedural[Sum]):
         return [binary(self._judged(problem, text)) for problem, text in answers]
 
     def _judged(self, problem: Problem, text: str) -> Outcome:
-        answer = self.answer(problem, text)
+        answer, asked = self.answer(problem, text), NUMBER.findall(problem.answer[1])
+        if NUMBER.findall(text) == asked:
+            return "wrong"  # the question in other words, as 60 minus 30 where 30 is right
         if answer is None:
             return "wrong" if NUMBER.search(text) else "unparsable"
         return "correct" if float(answer) == problem.answer[0] else "wrong"
@@ -151,8 +160,13 @@ def _story(dice: Dice) -> Sum:
 
 
 def _side(item: Sum) -> Split:
-    """The split of a problem: by its arithmetic alone, so that two phrasings of one are never on two sides."""
-    number = hash64(f"{item.level} {item.expression}") % SIDES
+    """The split of a problem: by its arithmetic alone, so that two phrasings of one are never on two sides.
+
+    Nor are 3 + 8 and 8 + 3, of which training sees nearly all; of larger numbers it sees one in a hundred.
+    """
+    words = item.expression.split() if item.level == 1 else []
+    arithmetic = " ".join((min(words[::2]), words[1], max(words[::2]))) if words else item.expression
+    number = hash64(f"{item.level} {arithmetic}") % SIDES
     return "test" if number == 0 else "validation" if number == 1 else "train"
 
 

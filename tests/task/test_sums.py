@@ -86,6 +86,26 @@ def test_stories_by_hand() -> None:
     assert len(kinds) == 6
 
 
+def test_the_question_in_other_words_is_no_answer_where_its_last_number_is_the_value() -> None:
+    problem = Problem("hand", "What is 60 - 30?", [30, "60 - 30"])
+    texts = {"60 − 30": "wrong", "60 minus 30": "wrong", "It is 60 − 30 = 30": "correct", "30": "correct"}
+    rewards = make_sums(level=2).reward([(problem, text) for text in texts])
+    assert [reward.outcome for reward in rewards] == list(texts.values())
+
+
+def test_a_sum_of_digits_is_on_the_side_of_its_mirror_image() -> None:
+    task = make_sums(level=1, test_problems=96)
+    sides = [{_mirrored(task.problem(split, i)) for i in range(num)} for split, num in (("train", 3000), ("test", 96))]
+    assert not sides[0] & sides[1]
+    assert len({task.problem("test", i).answer[1] for i in range(96)}) == 12
+    with pytest.raises(ValueError, match=r"level 1 has 96 test problems, 12 expressions in 8 phrasings. Pass"):
+        make_sums(level=1, test_problems=97)
+
+
+def _mirrored(problem: Problem) -> tuple[str, ...]:
+    return tuple(sorted(problem.answer[1].split()))
+
+
 def test_no_arithmetic_is_on_two_sides_whatever_its_phrasing() -> None:
     task = make_sums(level=[1, 2], test_levels=[1, 2, 3, 4], test_problems=40)
     assert task.size("test") == task.size("validation") == 160
