@@ -9,7 +9,7 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue
 
-from rlvr.config import program, revisions, values
+from rlvr.config import program, revisions
 from rlvr.config.schema import Choices, as_dict, components
 from rlvr.config.signature import signature
 from rlvr.ledger import gguf
@@ -54,7 +54,6 @@ def frozen(plain: dict[str, Any], choices: Choices) -> dict[str, Any]:
     _check_components(plain)
     if "_target_" not in (plain.get("presample") or {}):
         plain["presample"] = None  # settings of a recipe whose loss draws no samples before training
-    _write_numbers_one_way(plain)
     _place_paths(plain)
     engine = plain["rollout"]["engine"]
     if "/" in (engine.get("python") or ""):  # absolute(), not resolve(): the python of an environment is a link
@@ -87,15 +86,6 @@ def _check_components(plain: Mapping[str, Any]) -> None:
             raise ValueError(
                 f"{name} is no component: choose an option by {name.split('.')[0]}=OPTION, and set its knobs."
             )
-
-
-def _write_numbers_one_way(plain: dict[str, Any]) -> None:
-    """Make 1 the 1.0 that it is where a component takes any number, as the schema does for other knobs: trainer.kl=1 is
-    the run of trainer.kl=1.0."""
-    for node in components(plain).values():
-        for parameter in signature(node["_target_"]).parameters:
-            if parameter.name in node:
-                node[parameter.name] = values.as_number(node[parameter.name], parameter.kind)
 
 
 def _place_paths(plain: dict[str, Any]) -> None:

@@ -121,18 +121,6 @@ def check_finite(plain: Mapping[str, Any]) -> None:
             raise ValueError(f"{key}={value} must be 0, or of a size from {FLOAT32[0]} to {FLOAT32[1]}: a float32.")
 
 
-def as_number(value: object, kind: Any) -> object:
-    """The value, with whole numbers as floats where its type has those, and no integers. One that does not fit its type
-    stays as it is."""
-    kinds = [get_args(of)[0] if get_origin(of) is Annotated else of for of in _members(kind)]
-    if isinstance(value, int) and not isinstance(value, bool) and float in kinds and int not in kinds:
-        return float(value) if _fits(value, kind) else value
-    of_items = [get_args(of)[0] for of in kinds if get_origin(of) in (list, tuple, Sequence) and get_args(of)]
-    if isinstance(value, list) and len(of_items) == 1:
-        return [as_number(item, of_items[0]) for item in cast("list[object]", value)]
-    return cast("object", value)
-
-
 def refusal(key: str, value: object, kind: Any, usual: object = None) -> str:
     """Message for a value that is not of its type: what came, what is allowed, what to type."""
     missed_range, advice, assignment = _range_missed(value, kind), _example(key, kind, usual), f"{key}={typed(value)}"

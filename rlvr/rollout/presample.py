@@ -51,7 +51,7 @@ class Presample:
     seed: NonNegativeInt  # not the seed of a run, so that all runs share the samples
     threshold: PositiveInt  # number of correct responses of n from which a prompt is near-perfect: D_pef
     drop_unsolved: bool  # leave out prompts without a correct response, which otherwise belong to D_exp
-    ratio: PositiveInt | PositiveFloat  # explored responses per rehearsed one
+    ratio: PositiveFloat  # explored responses per rehearsed one
 
     def open(
         self, sampler: Sampler, store: Path, *, base: Path, max_tokens: int, settings: Mapping[str, Any]

@@ -15,20 +15,6 @@ def test_a_default_written_out_is_the_same_run() -> None:
     assert identity("loss=lad", "divergence=js") == identity()
 
 
-@pytest.mark.parametrize(
-    "words", ["trainer.kl={}", "loss=dph_forward_kl loss.coef={}", "loss=grpo rollout.temperature={}"]
-)
-def test_a_whole_number_of_a_knob_that_takes_any_is_the_same_run_however_it_is_typed(words: str) -> None:
-    ids = {str(identity(*words.format(number).split())) for number in ("2", "2.0", "2e0")}
-    assert len(ids) == 1
-
-
-def test_the_default_of_presampling_keeps_its_id() -> None:
-    """It is a whole number in conf/, and may be a fraction."""
-    config = frozen_config(*composed("loss=dph_forward_kl"))
-    assert (config["presample"]["ratio"], type(config["presample"]["ratio"])) == (8, int)
-
-
 def test_presample_settings_of_a_recipe_are_kept_only_for_losses_that_use_them() -> None:
     """Otherwise the frozen config of a GRPO arm beside DPH-RL's would contain settings without a component."""
     kept, left = (
