@@ -116,6 +116,7 @@ class Reader:
 
         tokenizer = Tokenizer.from_file(str(file))
         tokenizer.no_truncation()
+        tokenizer.no_padding()  # a saved tokenizer has that of the last batch it was called for
         texts = [self.text(prompt) for prompt in prompts]
         try:
             encoded = tokenizer.encode_batch(texts, add_special_tokens=False)

@@ -97,6 +97,14 @@ def test_the_begin_token_of_a_text_counts(tmp_path: Path, model: Path) -> None:
         make_math(tmp_path, [3], [8], reader=reader(model))
 
 
+def test_stored_padding_and_truncation_count_nothing(tmp_path: Path, model: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+    tokenizer.enable_padding()
+    tokenizer.enable_truncation(8)
+    tokenizer.save(str(model / "tokenizer.json"))
+    assert make_math(tmp_path, [8, 5, 9], [8], reader=reader(model), long_prompts="drop").size("train") == 2
+
+
 def test_the_context_is_read_under_all_of_its_names(tmp_path: Path, model: Path) -> None:
     for config in ({"n_positions": 12}, {"text_config": {"max_position_embeddings": 12}}):
         (model / "config.json").write_text(json.dumps(config))
