@@ -18,7 +18,7 @@ from rlvr.config.pairing import TaskAbilities
 from rlvr.config.schema import Choices, Knobs, is_pretrained
 from rlvr.ledger import gguf, layout
 from rlvr.ledger.files import read_json
-from rlvr.ledger.policies import HUB_NAME, is_checkpoint
+from rlvr.ledger.policies import HUB_NAME, fault_of_storage, is_checkpoint
 from rlvr.ledger.runs import read_config
 from rlvr.ledger.stages import base_policy
 from rlvr.task.chat_template import ChatTemplate
@@ -270,6 +270,8 @@ def _faults_of_kind(config: Mapping[str, Any]) -> Iterator[str]:
     elif "add `is_decoder=True" in source and not config.get("is_decoder"):
         yield f'its config.json has model_type "{kind}", an encoder, without is_decoder: it reads both directions.'
     top = of_text(config)
+    if fault := fault_of_storage(top):
+        yield fault
     for knob, usual in CHANGED_LOGITS.items():
         if top.get(knob, usual) not in (None, usual):
             yield (
@@ -307,10 +309,7 @@ def _transformers() -> Path:
 
 @functools.cache
 def _known_kinds() -> frozenset[str]:
-    """Model types of causal language models of the installed transformers, from the source file that lists them.
-
-    It is not imported, because that would import torch.
-    """
+    """Model types of transformers' causal language models, read from its source: an import would import torch."""
     text = (_transformers() / "models" / "auto" / "modeling_auto.py").read_text()
     listed = text.partition("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES = ")[2].partition("\n)")[0]
     return frozenset(re.findall(r'\("([\w.-]+)", "', listed))

@@ -3,7 +3,9 @@
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, cast
 
 from rlvr.ledger import digests, layout
 
@@ -14,6 +16,18 @@ HUB_NAME = re.compile(r"(?P<path>\w[\w.-]*(/\w[\w.-]*)?)(@(?P<revision>[\w.-]+))
 
 def is_checkpoint(path: Path) -> bool:
     return layout.trainer_state(path).is_file()
+
+
+def fault_of_storage(config: Mapping[str, Any]) -> str:
+    """Why weights stored as a config.json states cannot be trained; "" if they can."""
+    stored: object = config.get("quantization_config")
+    if not stored:
+        return ""
+    method = cast("Mapping[str, object]", stored).get("quant_method") if isinstance(stored, Mapping) else stored
+    return (
+        f"its config.json has a quantization_config (quant_method={method}): stored numbers are the weights only after "
+        "they are scaled. Take the unquantised weights: Qwen/Qwen3-8B, for example, in place of Qwen/Qwen3-8B-FP8."
+    )
 
 
 def downloaded(name: str) -> Path:

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+from rlvr.ledger.files import read_json
 from rlvr.ledger.gguf import SUFFIX
-from rlvr.ledger.policies import HUB_NAME, downloaded
+from rlvr.ledger.policies import HUB_NAME, downloaded, fault_of_storage
 from rlvr.model.gguf import converted
 from rlvr.model.tokenizer import load_tokenizer
 from rlvr.records import Task
@@ -23,7 +24,7 @@ def hub(
 
     chat: prompts will be wrapped in the model's chat template, which must then exist. system: its system prompt; it
     is used when they are wrapped. revision: of a hub name without one (a frozen config has the commit in the name).
-    Raises ValueError if there is no such model, or no chat template.
+    Raises ValueError if there is no such model, its weights are quantised, or it has no chat template.
     """
     directory = Path(path).expanduser()
     if directory.suffix == SUFFIX and directory.is_file():
@@ -35,6 +36,9 @@ def hub(
                 "Type model.path=/path/to/model or for example model.path=Qwen/Qwen2.5-0.5B."
             )
         directory = downloaded(path if revision is None else f"{path}@{revision}")
+    config = read_json(directory / "config.json") or {}
+    if fault := fault_of_storage(config | (config.get("text_config") or {})):
+        raise ValueError(f"model.path={path}: {fault}")
     if chat and not load_tokenizer(directory).chat_template:
         raise ValueError(f"model.chat=true, but the tokenizer of {path} has no chat template. Drop model.chat=true.")
     return directory

@@ -112,6 +112,9 @@ FAULTS: dict[str, Callable[[Path], object]] = {
     "config.json has final_logit_softcapping=30.0: it changes its logits after": lambda d: edit(
         d, final_logit_softcapping=30.0
     ),
+    "has a quantization_config (quant_method=fp8): stored numbers are the weights only": lambda d: edit(
+        d, quantization_config={"quant_method": "fp8"}
+    ),
     "it has no weights in safetensors. pytorch_model.bin is a pickle, which is code and is not read": lambda d: (
         d / "model.safetensors"
     ).rename(d / "pytorch_model.bin"),

@@ -17,6 +17,12 @@ def test_a_local_directory_is_taken_as_it_is_and_a_chat_model_needs_a_chat_templ
         hub(Echo(length=3), tmp_path, path=str(path), chat=True)
 
 
+def test_quantised_weights_are_refused_after_a_download_too(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"quantization_config": {"quant_method": "awq"}}')
+    with pytest.raises(ValueError, match=r"quant_method=awq.*Take the unquantised weights"):
+        hub(Echo(length=3), tmp_path, path=str(tmp_path), chat=False)
+
+
 def test_a_model_that_cannot_be_obtained_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # what HF_HUB_OFFLINE=1 sets
     for path, message in (
