@@ -23,6 +23,12 @@ def is_empty(module: nn.Module) -> bool:
     return any(p.is_meta for p in module.parameters())
 
 
+def stored_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """The buffers that a model's files contain, by name: numbers of the model that no optimiser changes."""
+    stored = model.state_dict()
+    return {name: buffer for name, buffer in model.named_buffers() if name in stored}
+
+
 def num_embeddings(model: PreTrainedModel) -> int:
     """The number of token ids that the model can read: 0 … this − 1."""
     return int(cast(Tensor, model.get_input_embeddings().weight).shape[0])

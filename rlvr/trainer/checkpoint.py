@@ -16,6 +16,7 @@ from rlvr.ledger.layout import trainer_state
 from rlvr.ledger.policies import weights_digest
 from rlvr.model.hugging_face import GENERATION_CONFIG_NAME, GenerationConfig
 from rlvr.model.load import load_model
+from rlvr.model.structure import stored_buffers
 from rlvr.model.tokenizer import load_tokenizer
 from rlvr.trainer import distributed, lora, tensor_files
 from rlvr.trainer.collate import end_of_turn
@@ -145,12 +146,13 @@ def write_policy(directory: Path, source: Path, base: Path, *, dtype: torch.dtyp
         lora.adapt(model, rank=state["lora"]["rank"], alpha=state["lora"]["alpha"], seed=0)
     trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
     tensor_files.load({"parameter": trained}, source)
-    weights = dict(lora.merged(model))
+    weights, buffers = dict(lora.merged(model)), stored_buffers(model)
     model.to(dtype)  # type: ignore[arg-type] - decorated without its signature
     settings = base / GENERATION_CONFIG_NAME
     if settings.is_file():  # copied below: transformers reads settings that it refuses to write, and adds its defaults
         model.generation_config = GenerationConfig()
-    model.save_pretrained(directory, state_dict={name: w.to(dtype) for name, w in weights.items()})
+    # buffers keep their type: routers of experts add them to float32 scores
+    model.save_pretrained(directory, state_dict={name: w.to(dtype) for name, w in weights.items()} | buffers)
     if settings.is_file():
         shutil.copyfile(settings, directory / settings.name)
     tokenizer.save_pretrained(directory)

@@ -14,9 +14,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from rlvr.model.load import load_model
+from rlvr.model.structure import stored_buffers
 from rlvr.model.tokenizer import load_tokenizer
 from rlvr.trainer import checkpoint, distributed
 from rlvr.trainer.fsdp import Trainer
+from tests.compatibility.architectures import LATENT, built
 from tests.support.ranks import results
 from tests.trainer.losses import with_log_z, with_value
 from tests.trainer.test_loss_scale import steep
@@ -242,6 +245,17 @@ def test_export_has_the_wanted_precision_and_settings_that_transformers_refuses_
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "policy")
     assert model.config.dtype == torch.bfloat16
     assert all(torch.equal(p, weights(trainer)[name].bfloat16()) for name, p in model.named_parameters())
+
+
+def test_export_keeps_the_buffers_of_the_base_policys_files(tmp_path: Path) -> None:
+    save_base(tmp_path / "base")  # for its tokenizer
+    model = built("deepseek_v3", LATENT)
+    ((name, bias),) = stored_buffers(model).items()  # the router adds it to the scores by which it chooses experts
+    bias.copy_(torch.tensor([0.4, 1.7, 0.8, 1.3]))
+    model.save_pretrained(tmp_path / "base")
+    make_trainer(model).save(tmp_path / "step-00000001", {})
+    checkpoint.export(tmp_path / "policy", tmp_path / "step-00000001", tmp_path / "base", dtype=torch.bfloat16)
+    assert torch.equal(stored_buffers(load_model(tmp_path / "policy", dtype="float32"))[name], bias)
 
 
 @pytest.mark.parametrize(("ids", "chat", "exported"), [(14, True, [3, 14]), (14, False, 14), ([3, 14], True, [3, 14])])
