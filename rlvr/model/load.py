@@ -110,7 +110,7 @@ def small_copy(config: PreTrainedConfig) -> PreTrainedModel:
 
 @contextlib.contextmanager
 def _weightless() -> Iterator[None]:
-    """Context in which modules get parameters without data (meta device), but buffers, which are in no file."""
+    """Context in which modules get parameters without data (meta device), but buffers: not all are in the files."""
     register = nn.Module.register_parameter
 
     def on_meta(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:

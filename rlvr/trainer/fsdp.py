@@ -84,12 +84,15 @@ class Trainer:
 
     @torch.no_grad()
     def _start_critic(self) -> None:
-        """Copy the weights of the policy's decoder into the critic's, which was created before they were loaded."""
+        """Copy weights and buffers of the policy's decoder into the critic's, created before they were loaded."""
         if self.actor.critic is None:
             return
-        of_policy = (p for n, p in self.actor.model.get_decoder().named_parameters() if not lora.is_adapter(n))
+        decoder = self.actor.model.get_decoder()
+        of_policy = (p for n, p in decoder.named_parameters() if not lora.is_adapter(n))
         for of_critic, policy in zip(self.actor.critic.decoder.parameters(), of_policy, strict=True):
             distributed.local(of_critic).copy_(distributed.local(policy))
+        for of_critic, policy in zip(self.actor.critic.decoder.buffers(), decoder.buffers(), strict=True):
+            of_critic.copy_(policy)
 
     # --- learning ---
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from rlvr.model.hugging_face import PreTrainedModel
 from rlvr.model.load import load_model, skeleton
+from rlvr.model.structure import stored_buffers
 from rlvr.trainer import tensor_files
 from rlvr.trainer.lora import is_adapter
 
@@ -22,7 +23,8 @@ def load_for_shards(directory: Path) -> PreTrainedModel:
     """
     model = skeleton(directory)
     shapes = stored_shapes(directory)
-    missing = [names[0] for names, p in _named(model).values() if shapes.get(_stored(names, shapes)) != p.shape]
+    named = [*_named(model).values(), *(([name], buffer) for name, buffer in stored_buffers(model).items())]
+    missing = [names[0] for names, tensor in named if shapes.get(_stored(names, shapes)) != tensor.shape]
     if not missing:
         return model
     examples = ", ".join(sorted(missing)[:3])
@@ -32,13 +34,15 @@ def load_for_shards(directory: Path) -> PreTrainedModel:
 
 @torch.no_grad()
 def fill(module: nn.Module, model: PreTrainedModel, device: torch.device) -> None:
-    """Read the weights of `model`, part of the sharded `module`, from its skeleton's directory. Called by all ranks."""
+    """Read what the files of its skeleton's directory have of `model`, part of the sharded `module`: weights and
+    buffers. Called by all ranks.
+    """
     assert model.name_or_path is not None
     directory = Path(model.name_or_path)
     module._apply(lambda t: torch.empty_like(t, device=device) if t.is_meta else t)
     shapes = stored_shapes(directory)
     tensors = {_stored(names, shapes): p.detach() for names, p in _named(model).values()}
-    tensor_files.load(tensors, directory)
+    tensor_files.load(tensors | stored_buffers(model), directory)
 
 
 def stored_shapes(directory: Path) -> dict[str, torch.Size]:

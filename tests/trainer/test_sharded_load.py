@@ -6,8 +6,12 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 
+from rlvr.model.structure import stored_buffers
 from rlvr.trainer.sharded_load import load_for_shards
+from tests.compatibility.architectures import built
+from tests.trainer.losses import with_value
 from tests.trainer.tiny import batch, make_trainer, qwen2, weights
 
 
@@ -58,3 +62,16 @@ def test_files_of_other_names_are_read_whole_with_a_warning(tmp_path: Path, capl
         model = load_for_shards(path)
     assert "every rank reads the whole model" in caplog.text
     assert all(torch.equal(p, w) for p, w in zip(model.parameters(), qwen2().parameters(), strict=True))
+
+
+def test_stored_buffers_are_read_for_the_policy_the_reference_and_the_critic(tmp_path: Path) -> None:
+    """A layer of Gemma 4 multiplies its output by one."""
+    model = built("gemma4_text", {})
+    for buffer in stored_buffers(model).values():
+        buffer.fill_(0.3)
+    model.save_pretrained(tmp_path)
+    trainer = make_trainer(load_for_shards(tmp_path), with_value, critic="own", base_kl=True)
+    assert trainer.actor.critic is not None
+    assert isinstance(trainer.frozen.base, nn.Module)
+    for module in (trainer.actor.model, trainer.actor.critic.decoder, trainer.frozen.base):
+        assert [buffer.item() for buffer in stored_buffers(module).values()] == pytest.approx([0.3, 0.3])
