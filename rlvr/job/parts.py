@@ -23,7 +23,7 @@ from rlvr.ledger.stages import presample_settings
 from rlvr.model.hugging_face import PreTrainedTokenizerBase
 from rlvr.model.load import load_model, skeleton
 from rlvr.model.tokenizer import encode as token_ids
-from rlvr.model.tokenizer import end_tokens, load_tokenizer
+from rlvr.model.tokenizer import end_tokens, load_tokenizer, pad_token
 from rlvr.records import Engine, Rollout, Task, TaughtTask
 from rlvr.rollout.presample import Presample, Samples
 from rlvr.rollout.sampler import Sampler
@@ -47,17 +47,20 @@ def gather_rollouts(mine: list[Rollout], group: dist.ProcessGroup | None = None)
     return [rollouts.rollouts_from_bytes(data) for data in distributed.gather_bytes(rollouts.to_bytes(mine), group)]
 
 
-def end_ids(
+def special_ids(
     base: Path, tokenizer: PreTrainedTokenizerBase, task: Task, *, chat: bool
-) -> tuple[tuple[int, ...], list[int], int | None]:
-    """(ids that end a response, those of them that are no part of its text, the one that ends a turn if there is one).
+) -> tuple[tuple[int, ...], list[int], int | None, int]:
+    """(ids that end a response, those of them that are no part of its text, the one that ends a turn if there is one,
+    the one that fills rows).
 
     The task's own end word is part of the answer; a model's end-of-turn token is not.
     """
     turn = end_of_turn(base, tokenizer) if chat else None
-    ends = end_tokens(skeleton(base), tokenizer, turn)
+    model = skeleton(base)
+    ends = end_tokens(model, tokenizer, turn)
     end_word = tokenizer.get_vocab().get(task.end_word) if isinstance(task, TaughtTask) else None
-    return ends, [token for token in ends if token != end_word], turn
+    silent = [token for token in ends if token != end_word]
+    return ends, silent, turn, pad_token(model, tokenizer, ends)
 
 
 def one_thread_at_a_time(work: Callable[[A], B], lock: threading.Lock) -> Callable[[A], B]:
@@ -116,10 +119,9 @@ class Parts:
         self.tokenizer = tokenizer = load_tokenizer(self.base)
         policy = config.policy or config.model
         chat, system = bool(policy.get("chat")), policy.get("system")
-        ends, silent, turn = end_ids(self.base, tokenizer, self.task, chat=chat)
+        ends, silent, turn, pad = special_ids(self.base, tokenizer, self.task, chat=chat)
         self.end: Any = tokenizer.eos_token_id if turn is None else turn  # of a known answer
         self.first_responses = FirstResponses(tokenizer.convert_ids_to_tokens(list(ends))) if rank == 0 else None
-        pad = tokenizer.pad_token_id if isinstance(tokenizer.pad_token_id, int) else ends[0]
         self.devices = world + gpus_of_workers(config.rollout.engine)
         shard_over = config.cluster.get("shard_over", "job")  # only SLURM can place ranks on several nodes
         max_tokens = config.rollout.max_tokens or self.task.max_tokens

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rlvr.config import trl as config_of_trl
 from rlvr.config.schema import Section
-from rlvr.job.parts import end_ids
+from rlvr.job.parts import special_ids
 from rlvr.job.program import Run, SampledAnswer
 from rlvr.model.load import load
 from rlvr.records import Problem, Reward, Sampling
@@ -60,7 +60,9 @@ class Subject:
         self.base = run.base_policy()
         self.model, self.tokenizer = load(self.base, dtype=torch.float32)
         self.chat, self.system = bool(config.model.get("chat")), config.model.get("system")
-        self.ends, self.silent, _ = end_ids(self.base, self.tokenizer, run.task, chat=self.chat)
+        self.ends, self.silent, _, self.pad = special_ids(self.base, self.tokenizer, run.task, chat=self.chat)
+        if self.tokenizer.pad_token_id is not None:  # else TRL chooses one
+            self.tokenizer.pad_token_id = self.pad
         self.model.generation_config.eos_token_id = [*self.ends]  # TRL ends responses at these
         self.max_tokens: int = config.rollout.max_tokens or run.task.max_tokens
         self.problems = functools.lru_cache(maxsize=2)(run.problems)
@@ -135,9 +137,7 @@ class Subject:
     @functools.cached_property
     def sampler(self) -> Sampler:
         """Our own engine: the same noise as in evaluations of our trainer, so that differences are paired."""
-        pad = self.tokenizer.pad_token_id
-        pad = pad if isinstance(pad, int) else self.ends[0]
-        engine = NativeEngine(self.base, device=self.model.device, eos_token_ids=self.ends, pad_token_id=pad)
+        engine = NativeEngine(self.base, device=self.model.device, eos_token_ids=self.ends, pad_token_id=self.pad)
         return Sampler(
             self.run.task,
             engine,

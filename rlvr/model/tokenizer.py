@@ -9,6 +9,7 @@ from typing import Any
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from rlvr.model.hugging_face import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from rlvr.model.structure import num_embeddings
 
 PAD_WORD = "PAD"
 
@@ -91,3 +92,9 @@ def end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, turn:
             "Set eos_token in tokenizer_config.json."
         )
     return tuple(sorted(ends))
+
+
+def pad_token(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, ends: Sequence[int]) -> int:
+    """The id that fills rows: the tokenizer's, unless it has none or one that was added without an embedding."""
+    pad: Any = tokenizer.pad_token_id
+    return pad if isinstance(pad, int) and pad < num_embeddings(model) else ends[0]

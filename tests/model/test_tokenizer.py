@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, models, processors
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from rlvr.config.base_model import response_ends
-from rlvr.model.tokenizer import encode, end_tokens, start_tokens, word_tokenizer
+from rlvr.model.tokenizer import encode, end_tokens, pad_token, start_tokens, word_tokenizer
 from rlvr.records import Problem
 from rlvr.trainer.collate import encode as prompts
 from rlvr.trainer.collate import end_of_turn
@@ -99,3 +99,12 @@ def test_end_tokens_are_those_of_tokenizer_and_generation_config() -> None:
     model.generation_config = GenerationConfig()
     with pytest.raises(ValueError, match="could never finish"):
         end_tokens(model, tokenizer)
+
+
+def test_rows_are_filled_with_a_token_that_has_an_embedding() -> None:
+    """A <pad> that was added to a tokenizer, but not to the model, is beyond the embeddings."""
+    model, tokenizer = make_qwen(), word_tokenizer(WORDS, "stop")
+    assert pad_token(model, tokenizer, (6,)) == 0
+    tokenizer.add_special_tokens({"pad_token": "<pad>"})
+    assert tokenizer.pad_token_id == 7
+    assert pad_token(model, tokenizer, (6,)) == 6
