@@ -80,12 +80,14 @@ def start_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
 
 def end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, turn: int | None = None) -> tuple[int, ...]:
     """Ids that end a response: those of the tokenizer and of the generation config (chat models have several), and that
-    of a turn, if prompts are turns.
+    of a turn, if prompts are turns. An id that the model or the tokenizer does not know, as in the generation config
+    of a larger model, ends none.
     """
     generation = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     candidates: list[Any] = [tokenizer.eos_token_id, turn]
     candidates += generation if isinstance(generation, list | tuple) else [generation]
-    ends = {int(index) for index in candidates if index is not None}
+    ids = [int(index) for index in candidates if index is not None and 0 <= int(index) < num_embeddings(model)]
+    ends = {index for index in ids if tokenizer.convert_ids_to_tokens(index) is not None}
     if not ends:
         raise ValueError(
             "Neither the tokenizer nor generation_config.json names an end token: responses could never finish. "

@@ -95,6 +95,8 @@ def test_end_tokens_are_those_of_tokenizer_and_generation_config() -> None:
     assert end_tokens(model, tokenizer) == (2, 5, 6)
     model.generation_config = GenerationConfig(eos_token_id=3)
     assert end_tokens(model, tokenizer) == (3, 6)
+    model.generation_config = GenerationConfig(eos_token_id=[-1, 3, 50256])  # two that no model of 7 words can sample
+    assert end_tokens(model, tokenizer) == (3, 6)
     tokenizer.eos_token = None
     model.generation_config = GenerationConfig()
     with pytest.raises(ValueError, match="could never finish"):
