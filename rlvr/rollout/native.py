@@ -144,7 +144,7 @@ class NativeEngine:
     def _check_requests(self, requests: Sequence[Request], sampling: Sampling) -> None:
         check_synced(self.synced)
         longest = check_requests(requests, sampling)
-        limit = getattr(self.model.config, "max_position_embeddings", None)
+        limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
         if limit is not None and longest + sampling.max_tokens > limit:
             raise ValueError(
                 f"A prompt of {longest} tokens and {sampling.max_tokens} new ones exceed the model's {limit} "
@@ -258,7 +258,7 @@ class NativeEngine:
 
 def cache_bytes_per_token(model: PreTrainedModel) -> int:
     """Bytes of the keys and values of one token over all layers; 0 for a model without attention."""
-    config = model.config
+    config = model.config.get_text_config()
     heads = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", 0)
     if not heads:
         return 0
@@ -268,9 +268,10 @@ def cache_bytes_per_token(model: PreTrainedModel) -> int:
 
 def choose_decoder(model: PreTrainedModel) -> type[SharedPromptDecoder] | type[RecomputingDecoder]:
     """The shared-prompt decoder if it reproduces the model's own logits; else the decoder that makes no assumptions."""
-    if not getattr(model.config, "num_hidden_layers", 0):
+    config = model.config.get_text_config()  # the sizes of a model that reads images, too, stand in a part of its own
+    if not getattr(config, "num_hidden_layers", 0):
         return RecomputingDecoder  # a table: nothing to cache
-    kinds = set(getattr(model.config, "layer_types", None) or [])
+    kinds = set(getattr(config, "layer_types", None) or [])
     original = model.config._attn_implementation or "eager"
     if model._supports_attention_backend and kinds <= {FULL, SLIDING}:
         unlimited: Tensor | None = None
@@ -294,7 +295,7 @@ def choose_decoder(model: PreTrainedModel) -> type[SharedPromptDecoder] | type[R
 @contextlib.contextmanager
 def _windows(model: PreTrainedModel, width: int) -> Iterator[None]:
     """Sliding windows of another width: a trial of a few tokens then shows whether attention keeps to them."""
-    holders: list[Any] = [model.config, *model.modules()]
+    holders: list[Any] = [model.config.get_text_config(), *model.modules()]
     sizes = {id(holder): (holder, holder.sliding_window) for holder in holders if getattr(holder, "sliding_window", 0)}
     for holder, _ in sizes.values():
         holder.sliding_window = width
@@ -308,7 +309,7 @@ def _windows(model: PreTrainedModel, width: int) -> Iterator[None]:
 @torch.inference_mode()
 def _trial(model: PreTrainedModel, decoder: type[SharedPromptDecoder] | type[RecomputingDecoder]) -> Tensor:
     """Logits [3, 4, V] of three steps of four rows that continue two prompts of different length."""
-    device, size = model.device, model.config.vocab_size
+    device, size = model.device, model.config.get_text_config().vocab_size
     prompt = (torch.arange(18, device=device) * 7 + 3).view(2, 9) % size
     rows = decoder(model, prompt, torch.tensor([9, 5], device=device))
     logits = [rows.start(torch.tensor([0, 0, 0, 1], device=device), 2)]

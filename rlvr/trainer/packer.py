@@ -85,7 +85,7 @@ def choose(actor: Actor, trial: Actor, knobs: Knobs, pad_token_id: int, device: 
     why = "" if knobs.packing else "trainer.packing is false"  # why sequences are not packed
     if knobs.packing and not attention.can_pack(actor.model):
         why = f"{type(actor.model).__name__} has other than plain, full attention"
-        if hasattr(actor.model.config, "num_attention_heads"):
+        if hasattr(actor.model.config.get_text_config(), "num_attention_heads"):
             log.warning("sequences are padded, not packed: %s", why)
     if not why:
         attention.register()

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, Gemma3Config, Gemma3ForConditionalGeneration, PreTrainedModel
 
 from rlvr.model.table_policy import TableConfig, TablePolicy
 from rlvr.records import Completion, Request, Sampling, StoppingEngine
 from rlvr.rollout.cache import SHARED_PROMPT
 from rlvr.rollout.decoder import RecomputingDecoder, SharedPromptDecoder
-from rlvr.rollout.native import NativeEngine
+from rlvr.rollout.native import NativeEngine, cache_bytes_per_token
 
 V = 12
 TINY = {
@@ -88,6 +88,18 @@ def test_sliding_windows_are_sampled_with_a_cache_within_and_beyond_their_width(
         engine = make_engine(model)
         assert engine.decoder is SharedPromptDecoder
         check_logp(model, engine, make_sampling(16), 2e-5)  # of up to 24 tokens
+
+
+def test_a_model_that_reads_images_too_is_sampled_as_its_text_model() -> None:
+    """Its sizes stand in a part of its config: 2 · 2 layers · 2 heads · 8 · 4 bytes of a token's keys and values."""
+    layers = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4, "head_dim": 8}
+    image = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = Gemma3ForConditionalGeneration(Gemma3Config(text_config=TINY | layers, vision_config=image)).eval()
+    engine = make_engine(model)
+    assert (engine.decoder, cache_bytes_per_token(engine.model)) == (SharedPromptDecoder, 256)
+    check_logp(model, engine, make_sampling(), 2e-5)
+    with pytest.raises(ValueError, match="exceed the model's 128 positions"):
+        engine.generate(make_requests(), make_sampling(121))
 
 
 def test_windows_that_the_attention_is_not_told_of_are_recomputed_with_a_warning(
