@@ -71,6 +71,7 @@ class Trainer:
         self.packer = packer.choose(self.actor, trial, knobs, place.pad_token_id, place.device)
         if knobs.lora_rank is not None:
             lora.adapt(model, rank=knobs.lora_rank, alpha=knobs.lora_alpha, seed=knobs.seed, dtype=knobs.precision)
+            lora.warn_of_unadapted(model)
         compiled = knobs.compiles(place.device, packed=self.packer.packing)
         mesh = distributed.mesh(place.device, place.shard_over)
         sharding = Sharding(mesh, knobs.precision, knobs.activation_checkpointing, compiled)

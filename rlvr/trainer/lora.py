@@ -5,6 +5,7 @@ weights and adapters, under the names of the model without adapters (`merged`).
 """
 
 import contextlib
+import logging
 import math
 from collections.abc import Iterator
 
@@ -17,6 +18,9 @@ from rlvr.model.hugging_face import PreTrainedModel
 from rlvr.model.structure import decoder_layers
 
 NAMES = ("lora_a", "lora_b")
+MOST = 0.9  # share of the weights in a decoder's layers; the rest may be small: routers, convolutions
+
+log = logging.getLogger("rlvr")
 
 
 class Adapted(nn.Linear):
@@ -39,14 +43,18 @@ class Adapted(nn.Linear):
 def adapt(model: PreTrainedModel, *, rank: int, alpha: float, seed: int, dtype: torch.dtype = torch.float32) -> None:
     """Freeze a model, cast it to `dtype`, and add an adapter in float32 to every linear layer of its decoder's layers.
 
-    A is initialised as `nn.Linear` initialises weights. Raises ValueError if there is no linear layer.
+    A is initialised as `nn.Linear` initialises weights. Raises ValueError if there is no linear layer; subclasses do
+    not count, as they may compute otherwise.
     """
     model.requires_grad_(False)
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
     linear_layers = [m for layer in decoder_layers(model) for m in layer.modules() if type(m) is nn.Linear]
     if not linear_layers:
-        raise ValueError(f"trainer.lora_rank={rank}: {type(model).__name__} has no linear layers to adapt. Drop it.")
+        raise ValueError(
+            f"trainer.lora_rank={rank}: adapters are for modules of the class torch.nn.Linear, and the layers of "
+            f"{type(model).__name__} have none. Drop it to train all weights."
+        )
     generator = torch.Generator().manual_seed(seed)
     for module in linear_layers:
         module.__class__ = Adapted
@@ -57,6 +65,20 @@ def adapt(model: PreTrainedModel, *, rank: int, alpha: float, seed: int, dtype: 
         module.lora_a = nn.Parameter(a.to(device))
         module.lora_b = nn.Parameter(torch.zeros(module.out_features, rank, device=device))
         module.scale, module.active = alpha / rank, True
+
+
+def warn_of_unadapted(model: PreTrainedModel) -> None:
+    """Log the share of the weights in the decoder's layers that have adapters, if it is not most of them."""
+    layers = decoder_layers(model)
+    matrices = [p for layer in layers for n, p in layer.named_parameters() if p.ndim > 1 and not is_adapter(n)]
+    num_adapted = sum(m.weight.numel() for layer in layers for m in layer.modules() if isinstance(m, Adapted))
+    share = num_adapted / sum(p.numel() for p in matrices)
+    if share < MOST:
+        log.warning(
+            "trainer.lora_rank: of the weights in the decoder's layers %.2g %% have adapters. The others, such as "
+            "those of experts, belong to no torch.nn.Linear and are not trained",
+            100 * share,
+        )
 
 
 def is_adapter(name: str) -> bool:

@@ -1,3 +1,4 @@
+import logging
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from torch import nn
 
 from rlvr.model.table_policy import TableConfig, TablePolicy
 from rlvr.trainer import lora, tensor_files
+from tests.compatibility.architectures import EXPERTS, built
 from tests.trainer.tiny import batch, gradients, make_trainer, plain_logp, qwen2, weights
 
 RANK, ALPHA = 3, 6.0
@@ -87,5 +89,14 @@ def test_a_checkpoint_has_the_adapters_alone(tmp_path: Path) -> None:
 
 
 def test_what_adapters_cannot_do_is_refused() -> None:
-    with pytest.raises(ValueError, match="no linear layers to adapt"):
+    with pytest.raises(ValueError, match=r"torch\.nn\.Linear, and the layers of TablePolicy have none"):
         make_trainer(TablePolicy(TableConfig(vocab_size=16)), **KNOBS)
+
+
+def test_weights_without_adapters_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Of a layer's 3072 weights in attention, 3072 in experts and 128 in their router, the first have adapters."""
+    with caplog.at_level(logging.WARNING, "rlvr"):
+        make_trainer(**KNOBS)
+        assert "adapters" not in caplog.text
+        make_trainer(built("qwen3_moe", EXPERTS), **KNOBS)
+    assert "of the weights in the decoder's layers 49 % have adapters" in caplog.text
