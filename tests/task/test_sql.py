@@ -82,6 +82,10 @@ def test_a_query_that_reads_no_table_is_a_guess(tmp_path: Path, zoo: Path) -> No
     guesses += [f"SELECT {right} FROM sqlite_master", f"WITH t(n) AS (VALUES (1)) SELECT {right} * count(*) FROM t"]
     assert outcomes(task, count["gold_sql"], *guesses) == ["correct"] + ["wrong"] * len(guesses)
     assert outcomes(make_sql(tmp_path, [count], constant="judged"), guesses[0]) == ["correct"]
+    columnless = make_sql(tmp_path, [{**ROW, "gold_sql": "SELECT count(*) FROM pets"}])  # 4 rows, no null
+    guesses = ["SELECT 4", "WITH pets(n) AS (VALUES (1), (2), (3), (4)) SELECT count(*) FROM pets"]
+    assert outcomes(columnless, "SELECT count(name) FROM pets", *guesses) == ["correct", "wrong", "wrong"]
+    assert outcomes(make_sql(tmp_path, [count]), "SELECT count(*) - 1 FROM pets") == ["correct"]
     constant = make_sql(tmp_path, [{**ROW, "gold_sql": "SELECT 3"}])
     assert outcomes(constant, "SELECT 1 + 2", "SELECT 4") == ["correct", "wrong"]
 
