@@ -14,9 +14,12 @@ ASKED: dict[Marking, tuple[str, str]] = {
     "last_number": ("as the last number of your response", "%s"),
     "whole": ("as your whole response", "%s"),
 }
-# A minus sign belongs to a number unless something stands before it: 12-5 and 12 -5 end in 5. No numbers: 5%, 5th.
+# A minus sign belongs to a number unless a number or a bracket stands before it: 12-5 and 12 -5 end in 5. No numbers:
+# 5%, 5th, and the parts of 1/30.
 NUMBER = re.compile(
-    r"(?:(?<![\w)])(?<![\w)] )[-−])?(?<![\w.])(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?![\w%]|\.\d)", re.ASCII
+    r"(?<!/)(?<!/[ −-])(?:(?<![\w)])(?<![\d)] )[-−])?(?<![\w.])(?>(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)"
+    r"(?![\w%]|\.\d| ?/ ?\d)",
+    re.ASCII,
 )
 UNBRACED = re.compile(r"\\boxed[ ]+(-?\d[\d.,]*(?<![.,])|[a-zA-Z](?![a-zA-Z]))")
 TAGGED, END = re.compile(r"<answer>(.*?)</answer>", re.DOTALL), "</answer>"

@@ -67,6 +67,17 @@ def test_an_answer_is_what_follows_the_last_word_for_it(text: str, expected: str
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
+        *(("The answer is -25.", "-25"), ("12 -5", "5"), ("12-5", "5"), ("(3) -5", "5"), ("It is 30!", "30")),
+        *(("1/30", None), ("It is 7, not 1 / 30.", "7"), ("1,234/5", None), ("5 km/h", "5"), ("-1,234.50.", "-1,234.50")),
+    ],
+)
+def test_the_last_number_has_its_sign_and_is_no_part_of_a_quotient(text: str, expected: str | None) -> None:
+    assert marked(text, "last_number") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
         ("The last line of your response should be of the form Answer: $Answer (without quotes)", {"answer"}),
         ('Remember to put your answer on its own line after "Answer:".', {"answer"}),
         ("should be of the following format: 'Answer: $LETTER' (without quotes)", {"answer"}),
