@@ -116,7 +116,9 @@ def last_block(text: str, languages: Sequence[str]) -> str | None:
     tagged, untagged, opened, lines = None, None, None, list[str]()
     for line in re.split(r"\r?\n", text):
         fence = FENCE.match(line)
-        if opened and _closes(line.strip(), opened["ticks"]):
+        if opened and fence and len(fence["indent"].expandtabs(4)) > len(opened["indent"].expandtabs(4)) + 3:
+            fence = None  # part of the block, as in Markdown: an example in a docstring
+        if opened and fence and _closes(line.strip(), opened["ticks"]):
             block, language = _dedented(lines, opened["indent"]), opened["language"].lower()
             if language in languages and block.strip():
                 tagged, untagged = (block, untagged) if language else (tagged, block)

@@ -24,6 +24,8 @@ from rlvr.task.fence import last_block, last_tagged, marked, requests
         ("````python\n```\na\n````", "```\na"),
         ("~~~python\n```\n~~~", "```"),
         ("````python\n```\n````", "```"),
+        ('```python\nd = """\n    ```\n    1\n    ```\n"""\n   ```', 'd = """\n    ```\n    1\n    ```\n"""'),
+        ("  ```python\n     ```py\na\n  ```", "a"),  # three spaces more
         ("print(1)", None),
         ("", None),
     ],
