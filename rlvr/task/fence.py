@@ -24,7 +24,7 @@ NUMBER = re.compile(
 UNBRACED = re.compile(r"\\boxed[ ]+(-?\d[\d.,]*(?<![.,])|[a-zA-Z](?![a-zA-Z]))")
 TAGGED, END = re.compile(r"<answer>(.*?)</answer>", re.DOTALL), "</answer>"
 ANSWER = re.compile(r"\banswer[ \t*]*:[\s*]*([^\n]+)", re.IGNORECASE)  # **Answer:** 12
-HASHES = re.compile(r"####[ \t*]*([^\n]*[^\s*])")
+HASHES = re.compile(r"####([^\n]*)")
 FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<ticks>```+|~~~+)[ \t]*(?P<language>[\w+-]*)")
 
 
@@ -41,7 +41,7 @@ def marked(response: str, marking: Marking) -> str | None:
         answers = ANSWER.findall(response)
         return (marked(answers[-1], "box") or answers[-1].strip(" \t\r*")) if answers else None
     if marking == "hashes":
-        return next(reversed(HASHES.findall(response)), None)
+        return next(filter(None, (text.strip(" \t\r*") for text in reversed(HASHES.findall(response)))), None)
     boxed = last_boxed(response)
     return None if boxed is None else boxed[len("\\boxed{") : -1]
 

@@ -46,10 +46,11 @@ def test_the_last_closed_tag_holds_the_answer(text: str, expected: str | None) -
     assert last_tagged(text) == expected
 
 
-def test_a_response_that_opens_the_tag_thousands_of_times_is_read_at_once() -> None:
+def test_a_degenerate_response_is_read_at_once() -> None:
     # 40,000 tags: each of them searched to the end of the text would be a minute.
     start = time.process_time()
     assert last_tagged("<answer>1</answer>" + "<answer>" * 40_000) == "1"
+    assert marked("#### **1** \n#### *" + " " * 40_000, "hashes") == "1"
     assert time.process_time() - start < 1
 
 
@@ -70,7 +71,7 @@ def test_an_answer_is_what_follows_the_last_word_for_it(text: str, expected: str
     ("text", "expected"),
     [
         *(("The answer is -25.", "-25"), ("12 -5", "5"), ("12-5", "5"), ("(3) -5", "5"), ("It is 30!", "30")),
-        *(("1/30", None), ("It is 7, not 1 / 30.", "7"), ("1,234/5", None), ("5 km/h", "5"), ("-1,234.50.", "-1,234.50")),
+        *(("1/30", None), ("It is 7, not 1 / 30.", "7"), ("1,234/5", None), ("5 km/h", "5"), ("-1,234.5.", "-1,234.5")),
     ],
 )
 def test_the_last_number_has_its_sign_and_is_no_part_of_a_quotient(text: str, expected: str | None) -> None:
