@@ -1,7 +1,6 @@
 """Mathematics with known final answers, from any data set; math-verify judges \\boxed{...} in child processes."""
 
 import logging
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -10,7 +9,7 @@ from rlvr.records import Outcome, Problem, Reward, binary
 from rlvr.task.fence import Marking, asking, last_boxed, marked
 from rlvr.task.sources import PROMPT_FIELDS, Column, RowValue, check_template
 from rlvr.task.verified import Verified
-from rlvr.task.verify.math_notation import plain
+from rlvr.task.verify.math_notation import plain, without_thousands
 from rlvr.task.verify.math_syntax import fault
 from rlvr.task.verify.math_text import inside, squeezed
 
@@ -142,19 +141,11 @@ def _tolerance(cell: RowValue) -> float:
     return tolerance
 
 
-THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
-
-
-def _without_thousands(text: str) -> str:
-    """The text without the commas of 1,234. Those of (1,200) and 3, 5 separate elements."""
-    return text if re.search(r"[(\[{]", text) else THOUSANDS.sub(lambda number: number[0].replace(",", ""), text)
-
-
 def _answer(cell: RowValue) -> str:
     """The final answer as text. Of a worked solution in the style of GSM8K: the text after the last ####."""
     text = str(cell.answer())
     if "####" in text:
-        text = _without_thousands(text.rpartition("####")[2])
+        text = without_thousands(text.rpartition("####")[2])
     answer = last_boxed(text) or text.strip()
     if defect := fault(answer):
         raise cell.refuse(f"mathematics or a sentence: this has {defect}")

@@ -146,8 +146,12 @@ def _read(text: str) -> Answer:
     content = math_unit.with_upright_words(math_notation.plain(content))
     if math_text.adjacent_numbers(content):
         return Answer(content, [content], percent=percent)
-    number = math_text.measured(math_text.bare(content))
     parsed = _boxed(math_text.bare(content)) if content.strip() else []
+    joined = math_notation.without_thousands(content)
+    if joined != content and re.search(r"[^-+\d.,\s]", content):  # of numbers alone the parser knows it
+        content = joined
+        parsed += _boxed(math_text.bare(content))  # x = 100,200 may be a list as well
+    number = math_text.measured(math_text.bare(content))
     return Answer(content, parsed, _boxed(number) if number else (), percent, label=label)
 
 

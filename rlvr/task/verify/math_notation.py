@@ -352,6 +352,23 @@ def plain(text: str) -> str:
     return re.sub(r"\\text\s*|[{}]", "", text) if "," in text and LETTERS.fullmatch(text) else text
 
 
+THOUSANDS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?![\d,])")
+ARGUMENT = r"\s*\{[^][(){}]*\}"
+ARGUMENTS = re.compile(rf"\\[dtc]?frac{ARGUMENT}{ARGUMENT}|\\sqrt\s*(?:\[\d+\])?{ARGUMENT}")
+
+
+def without_thousands(text: str) -> str:
+    r"""The text without the commas of 1,234: x = 1,000 and \frac{1}{1,000}. Those of (1,200) and of 3, 5 separate
+    elements, as they may wherever there are brackets or other commas."""
+    text = ARGUMENTS.sub(lambda arguments: _joined(arguments[0]), text)
+    joined = _joined(text)
+    return text if "," in joined or re.search(r"[(\[]|\\\{", text) else joined
+
+
+def _joined(text: str) -> str:
+    return THOUSANDS.sub(lambda number: number[0].replace(",", ""), text)
+
+
 def divided_outside(text: str) -> str:
     r"""The text with functions divided as a whole: \ln(3)/2 for \ln 3/2. People write it for \ln(3/2) as well."""
     return DIVIDED.sub(r"\1(\2)", text)
