@@ -122,6 +122,19 @@ def test_puzzles_of_numbers_need_the_numbers_of_the_question() -> None:
     assert not any(r.correct for r in task.reward([(countdown, f"<answer>{text}</answer>") for text in hostile]))
 
 
+@pytest.mark.slow
+def test_a_question_in_the_form_of_a_call_is_no_answer_to_it() -> None:
+    task = make_gym(["simple_integration", "polynomial_multiplication", "intermediate_integration"], test_problems=16)
+    problems = [task.problem("test", i) for i in range(3 * 16)]
+    assert all(reward.correct for reward in task.reward([(p, task.solution(p)) for p in problems]))
+    integral, polynomial = problems[0], next(p for p in problems if p.source == "polynomial_multiplication")
+    ((integrand, variable),) = re.findall(r"∫ (.*) d(\w)$", integral.prompt, re.MULTILINE)
+    (factors,) = re.findall(r"(?:expression|following): (.*\*.*)$", polynomial.prompt, re.MULTILINE)
+    restated = [(integral, f"Integral({integrand}, {variable})"), (integral, f"({integrand}).integrate({variable})")]
+    restated += [(polynomial, text) for text in (f"expand({factors})", f"({factors}).expand()", factors)]
+    assert not any(r.correct for r in task.reward([(p, f"<answer>{text}</answer>") for p, text in restated]))
+
+
 def test_an_answer_is_one_answer_however_it_is_spelled() -> None:
     rows = {
         "quantum_lock": ["A → B → C", "ABC", "a, b, c", "A -> B -> C.", "A B C"],
