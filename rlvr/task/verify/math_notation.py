@@ -330,6 +330,7 @@ CALLS = [
         (r"(?<![a-zA-Z\\])ceil\s*\(", r"\lceil ", r"\rceil "),
     )
 ]
+NESTED_CALLS = 50  # a degenerate answer nests thousands: Python's recursion ends at 1000
 # Functions before a quotient: \ln 3/2 may be \ln(3)/2 as well as \ln(3/2), which parsers take it for.
 DIVIDED = re.compile(
     rf"(\\(?:{FUNCTIONS})(?![a-zA-Z]))\s*"
@@ -374,17 +375,20 @@ def divided_outside(text: str) -> str:
     return DIVIDED.sub(r"\1(\2)", text)
 
 
-def _arguments_in_braces(text: str, opening: re.Pattern[str], before: str, after: str) -> str:
-    """sqrt(2) as \\sqrt{2}: what is in the brackets that `opening` ends with, between `before` and `after`."""
+def _arguments_in_braces(text: str, opening: re.Pattern[str], before: str, after: str, level: int = 0) -> str:
+    """sqrt(2) as \\sqrt{2}: what is in the brackets that `opening` ends with, between `before` and `after`.
+
+    At a level beyond NESTED_CALLS the text is unchanged.
+    """
     parts, end = list[str](), 0
-    while call := opening.search(text, end):
+    while level < NESTED_CALLS and (call := opening.search(text, end)):
         depth, closing = 1, call.end()
         while depth and closing < len(text):
             depth += {"(": 1, ")": -1}.get(text[closing], 0)
             closing += 1
         if depth:
             break
-        argument = _arguments_in_braces(text[call.end() : closing - 1], opening, before, after)
+        argument = _arguments_in_braces(text[call.end() : closing - 1], opening, before, after, level + 1)
         parts += [text[end : call.start()], before, argument, after]
         end = closing
     return "".join(parts) + text[end:]

@@ -52,6 +52,12 @@ def test_a_repeating_decimal_of_thousands_of_digits_is_left_as_it_is() -> None:
     assert (plain(degenerate), plain(r"0.\overline{142857}")) == (degenerate, r"\frac{142857}{999999}")
 
 
+def test_calls_that_are_nested_a_thousand_deep_are_not_all_read() -> None:
+    assert plain("sqrt(" * 2 + "2" + ")" * 2) == r"\sqrt{\sqrt{2}}"
+    for call, latex in (("sqrt(", r"\sqrt{"), ("^(", "^{")):
+        assert plain(call * 1100 + "2" + ")" * 1100).startswith(latex * 50 + call)
+
+
 def test_white_space_of_latex_is_white_space() -> None:
     assert squeezed(r"a ~ \quad b\, 3\!") == "ab3"
     assert squeezed(r"1 ~ \quad 2\, 3 + 4\!") == "1 2 3+4"  # 12 is another answer
