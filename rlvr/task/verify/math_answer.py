@@ -221,10 +221,18 @@ def _pairs(gold: Answer, answer: Answer, asked: str) -> list[tuple[Any, Any]]:
     if gold.percent == answer.percent:
         return pairs
     numbers = [(g, a) for g, a in pairs if isinstance(g, sympy.Expr) and isinstance(a, sympy.Expr)]
-    is_percentage = re.search(r"percent|%", asked)
-    if answer.percent and (not is_percentage or any(math_equal.holds(_is_share, g) for g, _ in numbers)):
+    if answer.percent and (
+        not ASKS_FOR_PERCENTAGE.search(asked) or any(math_equal.holds(_is_share, g) for g, _ in numbers)
+    ):
         pairs = []
     return pairs + [(g / 100, a) if gold.percent else (g, a / 100) for g, a in numbers]
+
+
+# What percent, as a percentage, x\%; not a share that is given, such as 20% or 20 percent.
+ASKS_FOR_PERCENTAGE = re.compile(
+    r"(?i)percentage|(?<!\d)(?<!\d[ $-])(?<!\d\$ )percent|\b(?:what|in|as a|the|many|[a-z])[ $]*\\?%"
+    r"|what (?:is|are) [^.?]*(?:chance|probability)"
+)
 
 
 def _is_share(expression: Any) -> bool:
@@ -271,7 +279,9 @@ def _consistent(gold: Answer, answer: Answer, asked: str) -> bool:
 
 def _asks_for_interval(gold: str, asked: str) -> bool:
     """Whether (1, 2) is an interval and no point: one without an end is, and one of which the problem says so."""
-    return "infty" in gold or re.search(r"interval|inequalit|domain|range|values? of", asked) is not None
+    if "infty" in gold or re.search(r"interval|inequalit|domain|\branges?\b", asked):
+        return True
+    return bool(re.search(r"values? of(?! \S+ and )", asked)) and not re.search(r"\b(?:point|pair|coordinate)", asked)
 
 
 def _values_match(gold: str, answer: str) -> bool:

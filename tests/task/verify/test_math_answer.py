@@ -33,9 +33,14 @@ def test_a_problem_may_ask_for_a_percentage_or_an_interval() -> None:
     asked = {"gold": "25", "answer": r"\boxed{25\%}"}
     assert judge(asked)["outcome"] == "wrong"
     assert judge(asked | {"problem": "What percent of 8 is 2?"})["outcome"] == "correct"
+    assert judge(asked | {"problem": r"If $x\%$ like it, find $x$."})["outcome"] == "correct"
+    assert judge(asked | {"problem": "What is 20% of 125? And 50 percent of 50?"})["outcome"] == "wrong"
     between = {"gold": "(1,2)", "answer": r"\boxed{1<x<2}"}
     assert judge(between)["outcome"] == "wrong"
     assert judge(between | {"problem": "Solve. Give an interval."})["outcome"] == "correct"
+    assert judge(between | {"problem": "Find all possible values of $x^2$."})["outcome"] == "correct"
+    for problem in ("Find the value of $x$, as a point.", "Find the values of $x$ and $y$.", "Arrange the terms."):
+        assert judge(between | {"problem": problem})["outcome"] == "wrong"
 
 
 def test_a_wrong_value_is_wrong_however_it_is_written() -> None:
