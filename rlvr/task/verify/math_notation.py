@@ -12,8 +12,10 @@ from itertools import groupby
 GAP = r"(?:\s|~|\\[,;:! ]|\\q?quad(?![a-zA-Z]))"  # white space in LaTeX
 WORDS = re.compile(r"\\(?:text|textrm|mathrm|mbox|textbf|operatorname|rm)\s*\{([^{}]*)\}")
 FRACTION = re.compile(r"\\[dtc]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
-DOTS = r"(?:\\[lcd]?dots|\.\.\.)"
 DECIMAL_DIGITS = 1000  # int() refuses texts of more than 4300 digits
+DOTS = r"(?:\\[lcd]?dots|\.\.\.)"
+# 0.333...; the bounds keep the search for the period short
+REPEATING = re.compile(rf"(?<=\.)(?=\d{{3,{DECIMAL_DIGITS}}}{DOTS}(?!\s*\d))(\d*?)(\d{{1,40}}?)\2{{2,}}+{DOTS}")
 
 # --- characters beyond ASCII
 
@@ -192,11 +194,6 @@ REWRITINGS: list[tuple[str, Replacement, str]] = [
     ),
     (r"(?<![\w}\]^])\{\s*(\d+)\s*\}(?=\s*\^)", r"\1", r"{10}^3"),
     (r"(?<=\d)\s*\^\s*\{?\s*(?:\\(?:text|mathrm)\s*\{\s*o\s*\}|o(?![a-z]))\s*\}?", r"^\\circ", r"60^{\text{o}}"),
-    (
-        rf"(?<=\.)(?=\d{{3,{DECIMAL_DIGITS}}}{DOTS}\s*$)(\d*?)(\d{{1,40}}?)\2{{2,}}+{DOTS}",
-        r"\1\\overline{\2}",
-        r"0.333\ldots; the bounds keep the search short",
-    ),
     (r"\\(?:vec|hat)\s*\{\s*(?:\\(?:math|text)bf\s*)?\{?([ijk])\}?\s*\}", r"{\1}", r"\hat{\mathbf{i}}"),
     (r"\\neq(?![a-zA-Z])|\\not\s*=", r"\\ne ", r"x \neq 1"),
     (r"\{smallmatrix\}", "{matrix}", r"\begin{smallmatrix}"),

@@ -5,7 +5,7 @@ A text in this module is the content of \boxed{...}, of a right answer or a mode
 
 import re
 
-from rlvr.task.verify.math_notation import FRACTION, GAP, WORDS, typeset
+from rlvr.task.verify.math_notation import FRACTION, GAP, REPEATING, WORDS, typeset
 from rlvr.task.verify.math_unit import MONEY
 
 WRAPPERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("`", "`"), ("*", "*"))
@@ -33,8 +33,9 @@ ADJACENT = re.compile(rf"\d(?:{GAP}+|{GAP}*\{{{GAP}*)[\d.]")
 
 def inside(text: str) -> str:
     r"""The content of a text's box, or the text if there is none, without math delimiters and final punctuation."""
-    # The last dots of a list would be taken for final punctuation.
-    text = re.sub(r"((?<=[,;])|(?<![\d.])\d+)(\s*)\.\.\.", r"\1\2\\ldots ", typeset(text))
+    # The last dots of a decimal or a list would be taken for final punctuation.
+    text = REPEATING.sub(r"\1\\overline{\2}", typeset(text))
+    text = re.sub(r"((?<=[,;])|(?<![\d.])\d+)(\s*)\.\.\.", r"\1\2\\ldots ", text)
     text = _without_end(text).lstrip()
     if text.startswith(r"\boxed{") and text.endswith("}"):
         text = text[len(r"\boxed{") : -1]
