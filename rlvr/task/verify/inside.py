@@ -242,7 +242,7 @@ def equal(result: Any, expected: Any) -> bool:
     if isinstance(result, dict) and isinstance(expected, dict):
         return result.keys() == expected.keys() and all(equal(result[key], expected[key]) for key in expected)
     if isinstance(expected, float) and isinstance(result, int | float):
-        return result == expected or abs(result - expected) <= 1e-8 + 1e-5 * abs(expected)
+        return result == expected or abs(result - expected) <= 1e-8 + 1e-5 * abs(expected) < float("inf")
     return result == expected
 
 

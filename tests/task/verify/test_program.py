@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import socket
 import subprocess
@@ -131,6 +132,7 @@ def test_returned_decimals_have_a_tolerance_and_texts_and_integers_have_none(poo
         *(([0.5, [0.25]], "[0.5000001, [0.25]]", "correct"), ([0.5, [0.25]], "[0.5001, [0.25]]", "wrong")),
         *(({"a": 1.5}, "{'a': 1.5000001}", "correct"), ([0.5], "[0.5, 0.5]", "wrong")),
         *((1000000, "1000000.1", "wrong"), ("10", "'0010'", "wrong"), ("10", "10", "wrong")),
+        *((math.inf, "1e9", "wrong"), (math.inf, "1e999", "correct"), (1e9, "1e999", "wrong")),
         *((10**5000, "10**5000", "correct"), (10**5000, "10**5000 + 1", "wrong")),
     ]
     for expected, returned, outcome in rows:
