@@ -150,7 +150,7 @@ def _pairs(tests: RowValue, pairs: Sequence[Mapping[str, Any]], entry: str | Non
     try:
         cases = [_case(test["input"], test["output"]) for test in pairs]
     except (ValueError, TypeError):
-        raise tests.refuse("JSON: one argument to a line of input, the result as output") from None
+        raise tests.refuse("lists of arguments, or JSON: one argument to a line of input, results as output") from None
     return {"names": [entry.rsplit(".", 1)[-1]], "setup": IMPORTS, "cases": cases}
 
 
@@ -166,8 +166,10 @@ def _case(arguments: Any, expected: Any) -> list[Any]:
     if isinstance(arguments, str):
         parsed = [json.loads(line) for line in arguments.splitlines() if line.strip()]
         return [parsed, [json.loads(expected) if isinstance(expected, str) else expected]]
+    if not isinstance(arguments, list):
+        raise TypeError("not a list of arguments")  # an object may be one argument, or name several
     unwrapped = expected if isinstance(expected, list) and len(expected) == 1 else []
-    return [list(arguments), [expected, *unwrapped]]
+    return [arguments, [expected, *unwrapped]]
 
 
 # Imports that solutions of such problems usually omit (for annotations such as List[int]).

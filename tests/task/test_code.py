@@ -168,6 +168,7 @@ def test_star_imports_of_tests_import_no_other_modules(tmp_path: Path, capfd: py
         ({"tests": "x = 1"}, r"expected assertions that call a function, or an entry point"),
         ({"tests": [{"input": [1], "output": "1"}]}, r"expected texts as inputs and outputs"),
         ({"tests": [{"input": "a", "output": "1"}], "fn_name": "f"}, r"one argument to a line"),
+        ({"tests": [{"input": {"nums": [1], "k": 3}, "output": 1}], "fn_name": "f"}, "expected lists of arguments"),
         (
             {"tests": [{"input": "1", "output": "1", "testtype": "functional"}]},
             r"the name of the function that is called \(task.entry_field\)",
