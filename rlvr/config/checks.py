@@ -176,10 +176,11 @@ class Checker:
                 name,
                 loss,
             )
-        if not written.reads_lr:
+        own_lr = Section(knobs.trainer or {}).get("lr", knobs.lr)
+        if not written.reads_lr and own_lr != knobs.lr:  # a frozen config has the same number twice
             raise ValueError(
-                f"trainer.lr={knobs.trainer.lr} would leave lr={knobs.lr} without effect, by which arms are named and "
-                f"compared. Type lr={knobs.trainer.lr}."
+                f"trainer.lr={own_lr} would leave lr={knobs.lr} without effect, by which arms are named and compared. "
+                f"Type lr={own_lr}."
             )
 
 
