@@ -53,13 +53,16 @@ def judge(request: dict[str, Any]) -> dict[str, str]:
 def _outcome(request: dict[str, Any], gold: Rows, query_s: float, max_rows: int) -> Outcome:
     try:
         answer = execute(request["database"], request["query"], query_s, max_rows)
-        queries = (request["query"], request["gold"]) if request.get("reads_a_table", True) else ()
-        reads = [_reads_a_table(request["database"], query, query_s) for query in queries]
+        guessed = (
+            request.get("reads_a_table", True)
+            and not _reads_a_table(request["database"], request["query"], query_s)
+            and _reads_a_table(request["database"], request["gold"], query_s)
+        )
     except TooSlow:
         return "timeout"
     except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError, MemoryError):
         return "wrong"  # ValueError: a null character. A result that is too large is the query's fault
-    if reads == [False, True]:
+    if guessed:
         return "wrong"  # SELECT 5: a guess, of which the data know nothing
     if request["match"] == "set":
         return "correct" if set(answer) == set(gold) else "wrong"
