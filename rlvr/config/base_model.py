@@ -269,9 +269,9 @@ def _faults_of_kind(config: Mapping[str, Any]) -> Iterator[str]:
         yield f'its config.json has model_type "{kind}", whose attention PyTorch\'s function (sdpa) does not compute.'
     elif "add `is_decoder=True" in source and not config.get("is_decoder"):
         yield f'its config.json has model_type "{kind}", an encoder, without is_decoder: it reads both directions.'
-    top = of_text(config)
-    if fault := fault_of_storage(top):
+    if fault := fault_of_storage(config):
         yield fault
+    top = of_text(config)
     for knob, usual in CHANGED_LOGITS.items():
         if top.get(knob, usual) not in (None, usual):
             yield (

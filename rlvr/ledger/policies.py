@@ -19,8 +19,10 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def fault_of_storage(config: Mapping[str, Any]) -> str:
-    """Why weights stored as a config.json states cannot be trained; "" if they can."""
-    stored: object = config.get("quantization_config")
+    """Why weights stored as a config.json, or its part on the text model, states cannot be trained; "" if they can."""
+    text: object = config.get("text_config")
+    of_text = cast("Mapping[str, object]", text) if isinstance(text, Mapping) else dict[str, object]()
+    stored: object = config.get("quantization_config") or of_text.get("quantization_config")
     if not stored:
         return ""
     method = cast("Mapping[str, object]", stored).get("quant_method") if isinstance(stored, Mapping) else stored

@@ -36,8 +36,7 @@ def hub(
                 "Type model.path=/path/to/model or for example model.path=Qwen/Qwen2.5-0.5B."
             )
         directory = downloaded(path if revision is None else f"{path}@{revision}")
-    config = read_json(directory / "config.json") or {}
-    if fault := fault_of_storage(config | (config.get("text_config") or {})):
+    if fault := fault_of_storage(read_json(directory / "config.json") or {}):
         raise ValueError(f"model.path={path}: {fault}")
     if chat and not load_tokenizer(directory).chat_template:
         raise ValueError(f"model.chat=true, but the tokenizer of {path} has no chat template. Drop model.chat=true.")
