@@ -292,12 +292,12 @@ def _chosen(options: argparse.Namespace, home: Path) -> tuple[dict[str, Callable
     how = {"mixed_code": options.mixed_code, "spend": options.spend}
     if options.files:
         parts = [bundle.read(file) for file in options.files]
-        return {"": lambda: bundle.merged(parts, mixed_code=options.mixed_code)}, []
+        return {"": partial(bundle.merged, parts, mixed_code=options.mixed_code)}, []
     listing = catalogue(home, source=options.source, uri=options.uri)
     known_studies = listing.studies()
     study = options.study or (options.name if options.name in known_studies else "")
     if not study and (sweep := options.sweep or options.name):
-        return {sweep: lambda: frames(listing, sweep=sweep, **how)}, []
+        return {sweep: partial(frames, listing, sweep=sweep, **how)}, []
     studies = [study] if study else known_studies[: None if options.studies else 1]
     others = [name for name in known_studies if name not in studies]
     return {name or "": partial(frames, listing, study=name, **how) for name in studies or [None]}, others
