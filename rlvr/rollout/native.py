@@ -21,6 +21,7 @@ from rlvr.rollout.decoder import Decoder, RecomputingDecoder, SharedPromptDecode
 from rlvr.rollout.draw import draw
 from rlvr.rollout.packed import pack_layers
 from rlvr.rollout.request_checks import NOT_NUMBERS, check_requests, check_synced
+from rlvr.task.prompt_length import context_in
 
 log = logging.getLogger(__name__)
 
@@ -144,7 +145,7 @@ class NativeEngine:
     def _check_requests(self, requests: Sequence[Request], sampling: Sampling) -> None:
         check_synced(self.synced)
         longest = check_requests(requests, sampling)
-        limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        limit = context_in(self.model.config.to_dict())
         if limit is not None and longest + sampling.max_tokens > limit:
             raise ValueError(
                 f"A prompt of {longest} tokens and {sampling.max_tokens} new ones exceed the model's {limit} "

@@ -102,6 +102,18 @@ def test_a_model_that_reads_images_too_is_sampled_as_its_text_model() -> None:
         engine.generate(make_requests(), make_sampling(121))
 
 
+def test_longrope_is_sampled_in_the_positions_of_its_short_factors_alone() -> None:
+    """Beyond them transformers rotates the whole batch by the long ones, while cached keys keep the short ones."""
+    factors = {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4, "original_max_position_embeddings": 32}
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, **factors}
+    short = {"original_max_position_embeddings": 32, "pad_token_id": 0}
+    model = make_model(model_type="phi3", rope_parameters=rope, **short)
+    engine = make_engine(model)
+    check_logp(model, engine, make_sampling(24), 1e-5)  # after a prompt of 8
+    with pytest.raises(ValueError, match="A prompt of 8 tokens and 25 new ones exceed the model's 32 positions"):
+        engine.generate(make_requests(), make_sampling(25))
+
+
 def test_windows_that_the_attention_is_not_told_of_are_recomputed_with_a_warning(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
