@@ -96,7 +96,8 @@ class TrainingRun:
         mixture = split_streams(samples, seed=self.config.seed, rows=rows, pad_token_id=pad)
         self.parts.engine.sleep()  # the trainer reads all stored responses, and needs the GPU's memory for it
         policy_of = functools.partial(self.trainer.policy_of, with_entropy=False)
-        return mixture.with_logp(policy_of, own=self.config.rollout.logp_old == "trainer")
+        differs = samples.knobs.temperature != self.config.trainer.temperature
+        return mixture.with_logp(policy_of, own=differs or self.config.rollout.logp_old == "trainer")
 
     # --- the loop ---
 

@@ -93,7 +93,7 @@ class Mixture:
         """The mixture with log-probabilities for the stored responses whose engine returned NaN (vLLM with top_p < 1).
 
         own: for all stored responses, as with rollout.logp_old=trainer explored responses have the trainer's own: an
-        engine's differ by rounding, and the ratio of a policy that has not changed would not be 1.
+        engine's differ by rounding or temperature, and the ratio of a policy that has not changed would not be 1.
         policy_of: returns the base policy's outputs for a batch. Called by all ranks.
         """
         stored = dict(self.stored)

@@ -46,7 +46,7 @@ class Presample:
     samples: PositiveInt  # responses per problem, n
     # number of problems from the start of the train split; null: all, or stage.ENDLESS of an endless one
     problems: PositiveInt | None
-    temperature: PositiveFloat  # must be that of training, or u = π/π_ref does not start at 1
+    temperature: PositiveFloat  # where it is not that of training, the trainer computes the log-probabilities anew
     top_p: Annotated[float, Interval(gt=0, le=1)]
     seed: NonNegativeInt  # not the seed of a run, so that all runs share the samples
     threshold: PositiveInt  # number of correct responses of n from which a prompt is near-perfect: D_pef

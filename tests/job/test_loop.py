@@ -80,8 +80,14 @@ def test_overlong_responses_cost_reward_and_are_not_trained_on(tmp_path: Path) -
     assert batch.mask.tolist() == [[True], [False]] * 4
 
 
-def test_the_engine_sleeps_while_the_trainer_reads_responses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a step: an engine on the same GPU has taken all memory that the trainer does not need at rest."""
+@pytest.mark.parametrize("own", ["rollout.logp_old=trainer", "presample.temperature=0.5"])
+def test_the_engine_sleeps_while_the_trainer_reads_responses(
+    own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a step: an engine on the same GPU has taken all memory that the trainer does not need at rest.
+
+    own: the two reasons why the trainer reads them. At another temperature the stored log-probabilities are others.
+    """
     events = list[str]()
 
     def noted(owner: Any, name: str) -> None:
@@ -96,7 +102,7 @@ def test_the_engine_sleeps_while_the_trainer_reads_responses(tmp_path: Path, mon
     for owner, name in ((NativeEngine, "generate_until"), (NativeEngine, "sleep"), (Trainer, "policy_of")):
         noted(owner, name)
     presample = ("presample.samples=4", "presample.threshold=1", "presample.problems=16", "presample.ratio=4")
-    make_run(tmp_path, "loss=dph_js", "rollout.logp_old=trainer", "rollout.prompts=8", *presample).close()
+    make_run(tmp_path, "loss=dph_js", own, "rollout.prompts=8", *presample).close()
     assert list(dict.fromkeys(events)) == ["generate_until", "sleep", "policy_of"]
 
 
