@@ -14,7 +14,7 @@ from rlvr.config.registry import Registry
 from rlvr.config.schema import Choices, Knobs
 from rlvr.config.signature import declared, signature
 from rlvr.ledger.journal import check_name
-from rlvr.objective.limits import orders, subset_sizes
+from rlvr.objective.limits import FORMS_OF_EQUAL_GROUPS, orders, subset_sizes
 
 if TYPE_CHECKING:
     from rlvr.records import Task
@@ -229,9 +229,12 @@ def _check_advantage(config: Knobs, choices: Choices, without: Collection[str]) 
             f"advantage=none leaves loss={loss} nothing to learn from. Pass advantage=grpo, or one of the losses that "
             f"read none: {', '.join(sorted(without))}."
         )
-    if "uses_equal_groups" in declared(config.advantage["_target_"]) and config.rollout.dynamic_sampling != "none":
+    form = config.advantage.get("form") if _is_ours(config.advantage) else None
+    uses_equal_groups = "uses_equal_groups" in declared(config.advantage["_target_"]) or form in FORMS_OF_EQUAL_GROUPS
+    if uses_equal_groups and config.rollout.dynamic_sampling != "none":
+        of_form = f" with advantage.form={form}" if form else ""
         raise ValueError(
-            f"advantage={advantage} learns from groups whose responses are all right, or all wrong, which "
+            f"advantage={advantage}{of_form} learns from groups whose responses are all right, or all wrong, which "
             f"rollout.dynamic_sampling={config.rollout.dynamic_sampling} leaves out. Pass "
             "rollout.dynamic_sampling=none, or advantage=maxrl."
         )

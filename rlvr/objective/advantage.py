@@ -354,6 +354,7 @@ def gpg(reward: Tensor, group: Tensor) -> Tensor:
 
 
 @binary_rewards
+@uses_equal_groups
 def signed(
     reward: Tensor,
     group: Tensor,  # noqa: ARG001

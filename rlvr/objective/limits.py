@@ -1,5 +1,7 @@
 """Valid orders and subset sizes for a group of responses: checked before launch and by the advantages. No torch."""
 
+FORMS_OF_EQUAL_GROUPS = ("plain", "sloo")  # of pass@k (PKPO): weights other than 0 where all rewards are equal
+
 
 def orders(samples: int) -> range:
     """Orders T of the truncated likelihood (MaxRL) that a group of `samples` responses can estimate with a baseline."""

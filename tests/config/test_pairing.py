@@ -21,6 +21,9 @@ REFUSED = {
     "loss=dapo advantage=maxrl": "rollout.overlong_buffer=0.2 makes rewards other .* rollout.overlong_buffer=null",
     "loss=maxrl advantage=maxrl_conditional": "Pass rollout.dynamic_sampling=none",
     "loss=maxrl advantage=maxrl_control_variate": "Pass rollout.dynamic_sampling=none",
+    "loss=w_reinforce rollout.dynamic_sampling=drop": "advantage=signed learns from groups .* all wrong",
+    "loss=pkpo advantage.form=plain": "advantage=pkpo with advantage.form=plain learns from groups .* all right",
+    "loss=pkpo advantage.form=sloo": "Pass rollout.dynamic_sampling=none",
     "trainer.steps=40": "trainer.steps=40 has no effect with trainer.schedule=constant",
     "trainer.schedule=cosine trainer.final_lr=1.5": "must be a share of lr",
     "loss=ppo rollout.samples=1": "a group of one response is all right or all wrong.*rollout.dynamic_sampling=none",
@@ -63,7 +66,7 @@ def test_possible_combinations_are_accepted() -> None:
 
 REFUSED_WITH_TASK = {
     "loss=pkpo advantage.k=9": "k is 2 to 8. Pass more rollout.samples, or another advantage.k",
-    "loss=pkpo advantage.k=8 advantage.form=sloo": "k is 1 to 7",
+    "loss=pkpo advantage.k=8 advantage.form=sloo rollout.dynamic_sampling=none": "k is 1 to 7",
     "loss=pkpo advantage.k=1": "k is 2 to 8",
     "loss=maxrl advantage.order=8": "order is 1 to 7. Pass more rollout.samples",
     "loss=pacs advantage=rloo": "advantage=rloo has no effect with loss=pacs.*Drop it",

@@ -19,6 +19,7 @@ COMPANIONS = {
     ("advantage", "gae"): ["loss=ppo"],
     ("advantage", "maxrl_conditional"): ["rollout.dynamic_sampling=none"],
     ("advantage", "shrinkage"): ["rollout.dynamic_sampling=none"],
+    ("advantage", "signed"): ["rollout.dynamic_sampling=none"],
     ("advantage", "maxrl_control_variate"): ["rollout.dynamic_sampling=none"],
     ("loss", "cross_entropy"): ["rollout.dynamic_sampling=none"],
     ("loss", "lad_theoretical"): ["task=digits"],
