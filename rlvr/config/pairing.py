@@ -50,7 +50,7 @@ class TaskAbilities:
     prompt: str  # one of its prompts: its `longest_prompt`, a demonstration's or the first test problem's
     arms: int  # of a bandit; 0: it is none
     sources: tuple[str, ...] = ()  # benchmarks that a task of the user's own names
-    replies: bool = False  # its responses are conversations
+    turn_tokens: int | None = None  # of a turn, where its responses are conversations
     votes: bool = True  # whether its answers can be compared, so that they have a majority
 
     @classmethod
@@ -80,7 +80,7 @@ class TaskAbilities:
             gives_graded_rewards=may_be_graded(task),
             knows_solutions=isinstance(task, SolvedTask),
             teaches=taught,
-            replies=isinstance(task, ReplyingTask),
+            turn_tokens=task.turn_tokens if isinstance(task, ReplyingTask) else None,
             train_problems=None if isinstance(task, ArmedTask) else task.size("train"),
             validates=task.size("validation") != 0 and not isinstance(task, ArmedTask),
             prompt=_prompt(task),
@@ -128,6 +128,11 @@ def check_task(config: Knobs, choices: Choices, task: TaskAbilities) -> None:
             f"task={choices.get('task')} cannot be evaluated: its policy is read off, not sampled. Training, by our "
             "trainer, writes it to `runs/RUN/samples`."
         )
+    if task.turn_tokens and task.turn_tokens >= (longest := config.rollout.max_tokens or task.max_tokens):
+        raise ValueError(
+            f"task={choices.get('task')} has turns of {task.turn_tokens} tokens, and a response of {longest} has no "
+            f"room for a second one. Pass rollout.max_tokens={2 * task.turn_tokens} or more, or shorter turns."
+        )
     if config.get("policy"):
         return
     if config.evaluation.validation is not None and not task.validates:
@@ -136,7 +141,7 @@ def check_task(config: Knobs, choices: Choices, task: TaskAbilities) -> None:
             f"evaluation.validation={config.evaluation.validation}: task={choices.get('task')} has no validation "
             f"problems.{share or ' Drop it, or the tune= that asks for it.'}"
         )
-    if task.replies:
+    if task.turn_tokens:
         _check_turns(config, choices)
     if config.rollout.reward == "majority" and not task.votes:
         raise ValueError(

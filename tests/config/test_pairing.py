@@ -91,6 +91,7 @@ REFUSED_WITH_TASK = {
     "task=maze_walk rollout=ray rollout.engine.python=sh rollout.logp_old=engine rollout.ahead=2": "rollout.ahead=2 "
     "has no turns and task=maze_walk replies to each. Drop it",
     "task=maze_walk loss=dph_js": "loss=dph_js has no turns",
+    "task=maze_walk rollout.max_tokens=1": "turns of 1 tokens, and a response of 1 has no room for a second",
     "task=maze_walk loss=cross_entropy rollout.dynamic_sampling=none": "loss=cross_entropy has no turns",
     "task=maze_walk program=trl loss=grpo": "program=trl has no turns",
 }
