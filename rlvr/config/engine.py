@@ -190,6 +190,11 @@ def _check_ahead(config: Knobs, choices: Choices) -> None:
         return
     if config.cluster.gpus and "workers" not in rollout.engine:
         raise samples_beside_training(ahead, choices.get("rollout"))
+    if "no_ratio" in declared(config.loss["_target_"]) and rollout.importance == "none":
+        raise ValueError(
+            f"rollout.ahead={ahead} with loss={choices.get('loss')}: no ratio corrects for the policy that sampled. "
+            "Pass rollout.logp_old=trainer rollout.importance=truncate, which weighs responses, or rollout.ahead=0."
+        )
     if rollout.logp_old == "trainer" and rollout.importance == "none":
         before = "one step before" if ahead == 1 else f"up to {ahead} steps before"
         raise ValueError(

@@ -15,7 +15,17 @@ from pydantic import NonNegativeFloat, PositiveFloat
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from rlvr.objective.batch import Batch, Policy, Terms, binary_rewards, check_values, needs, per_response, whole_groups
+from rlvr.objective.batch import (
+    Batch,
+    Policy,
+    Terms,
+    binary_rewards,
+    check_values,
+    needs,
+    no_ratio,
+    per_response,
+    whole_groups,
+)
 
 Score = Literal["rloo", "dr_grpo", "grpo", "naive"]
 Weight = Literal["balanced", "none", "only_positive", "only_negative"]
@@ -23,6 +33,7 @@ EPSILON = 1e-6
 
 
 @binary_rewards
+@no_ratio
 @per_response
 @whole_groups
 @needs("reference")
@@ -60,6 +71,7 @@ def pacs(
 
 
 @binary_rewards
+@no_ratio
 @per_response
 @whole_groups
 @needs("reference")

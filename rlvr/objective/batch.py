@@ -272,6 +272,11 @@ def whole_groups(function: F) -> F:
     return _marked(function, "whole_groups")
 
 
+def no_ratio(function: F) -> F:
+    """Declare that a loss does not read `Batch.logp_old`: refused at launch with `rollout.ahead` and no weights."""
+    return _marked(function, "no_ratio")
+
+
 def compares_responses(function: F) -> F:
     """Declare that a function compares responses with each other: refused at launch with one response per problem."""
     return _marked(function, "compares_responses")

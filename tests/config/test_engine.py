@@ -82,6 +82,8 @@ REFUSED = {
         "rollout.ahead=2 rollout=vllm HERE rollout.logp_old=engine rollout.filter=greedy_fails": "Pass rollout.filter=",
         "rollout.ahead=1 cluster.gpus=1": "rollout=native needs the GPUs that train it. Pass rollout=ray",
         "rollout.ahead=1 rollout.logp_old=trainer": "Pass rollout.importance=truncate, which weighs them, or",
+        "rollout.ahead=1 loss=gpg": "no ratio corrects for the policy that sampled. Pass rollout.logp_old=",
+        "rollout.ahead=1 loss=pacs": "rollout.ahead=1 with loss=pacs: no ratio corrects",
         "rollout.top_p=0.9": "or rollout.truncation=ignored to train so nevertheless",
         "rollout=vllm HERE rollout.top_p=0.9 rollout.truncation=ignored rollout.logp_old=engine": (
             "rollout=vllm gives the log-probabilities of the truncated policy alone. Pass rollout.logp_old=trainer."
@@ -112,6 +114,7 @@ def test_what_engines_can_do_is_accepted() -> None:
         "rollout=vllm HERE rollout.logp_old=engine rollout.ahead=16",
         "rollout=ray HERE rollout.logp_old=engine rollout.ahead=16",
         "rollout=ray HERE rollout.importance=truncate rollout.ahead=2",
+        "loss=reinforce rollout.logp_old=trainer rollout.importance=truncate rollout.ahead=1",
         "loss=gspo rollout.logp_old=trainer rollout.importance=clip rollout.importance_level=geometric",
         # Samples of a truncated policy, where that is allowed or none are learned from.
         "rollout.top_p=0.9 rollout.truncation=ignored",
