@@ -80,6 +80,16 @@ def test_overlong_responses_cost_reward_and_are_not_trained_on(tmp_path: Path) -
     assert batch.mask.tolist() == [[True], [False]] * 4
 
 
+def test_a_run_goes_on_after_a_step_whose_responses_were_all_cut(tmp_path: Path) -> None:
+    """As after other steps without a group to learn from, unless it is the first: the limit is then too low."""
+    filtered = ("rollout.overlong_filter=true", "checkpoint.every=1")  # of one token, the limit: all are cut
+    with pytest.raises(ValueError, match="all 8 responses of a step were cut"), StopFlag() as stop:
+        train(make_run(tmp_path / "first", *filtered, journal=True), stop)
+    trained(make_run(tmp_path, "steps=2", "checkpoint.every=1", journal=True))
+    steps = trained(make_run(tmp_path, *filtered, journal=True))
+    assert [steps[step]["tokens/used"] for step in (1, 2, 3, 4)] == [8, 8, 0, 0]
+
+
 @pytest.mark.parametrize("own", ["rollout.logp_old=trainer", "presample.temperature=0.5"])
 def test_the_engine_sleeps_while_the_trainer_reads_responses(
     own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
