@@ -1,7 +1,7 @@
 """The typed schema of a run's top-level config. The schema of a component is the signature of its `_target_`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -152,6 +152,17 @@ class RunConfig:
     tags: str | None = None
     baseline: str | None = None
     claims: list[Any] = field(default_factory=list[Any])
+
+
+def with_null_knobs(plain: Mapping[str, Any], schema: type[Any] = RunConfig) -> dict[str, Any]:
+    """A frozen config with the knobs that it lacks and that are null by default: an earlier release froze it. Null
+    values are no part of a run's identity, so a run that was launched before a knob existed can be continued.
+    """
+    filled: dict[str, Any] = {**{knob.name: None for knob in fields(schema) if knob.default is None}, **plain}
+    for knob in fields(schema):
+        if isinstance(knob.type, type) and is_dataclass(knob.type) and filled.get(knob.name):
+            filled[knob.name] = with_null_knobs(filled[knob.name], knob.type)
+    return filled
 
 
 def register() -> None:

@@ -28,7 +28,7 @@ def build(run_dir: Path, stage_id: str) -> None:
     """Build a stage of a run. Raises ValueError if the run does not start from that stage, and errors of the build."""
     schema.register()
     check_owner(run_dir)
-    plain = read_config(run_dir)
+    plain = schema.with_null_knobs(read_config(run_dir))
     targets.make_importable(read_info(run_dir).import_paths, plain)
     config = OmegaConf.create(plain)
     config.rollout.engine = presampling_engine(plain["rollout"]["engine"])

@@ -41,7 +41,7 @@ def run(run_dir: Path) -> tuple[Cause, str]:
     """
     schema.register()
     check_owner(run_dir)
-    config = OmegaConf.create(read_verified_config(run_dir))
+    config = OmegaConf.create(schema.with_null_knobs(read_verified_config(run_dir)))
     with StopFlag() as stop:
         rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
         if rank:

@@ -12,8 +12,9 @@ from hydra import compose
 from omegaconf import OmegaConf
 
 from rlvr.config.freeze import frozen_config
-from rlvr.job.process import _message_of  # pyright: ignore[reportPrivateUsage]
-from rlvr.ledger.runs import read_info, write_run
+from rlvr.job.process import _message_of, run  # pyright: ignore[reportPrivateUsage]
+from rlvr.ledger.cause import Cause
+from rlvr.ledger.runs import read_info, to_yaml, write_run
 from tests.end_to_end.test_outcomes import BANDIT, HUNGRY
 from tests.end_to_end.test_sweep import deterministic
 from tests.job.test_loop import OVERRIDES
@@ -127,3 +128,14 @@ def test_the_message_of_an_error_names_the_line_of_the_users_code(tmp_path: Path
     with pytest.raises(ValueError) as ours:
         read_info(tmp_path)
     assert str(tmp_path / "own") not in _message_of(ours.value)
+
+
+def test_a_run_that_was_frozen_before_a_knob_existed_is_trained(tmp_path: Path) -> None:
+    with composing():
+        plain = frozen_config(compose("run", [*OVERRIDES, "steps=1"]), {})
+    for knob in ("retire_at", "importance_level"):
+        assert plain["rollout"].pop(knob) is None
+    run_dir = tmp_path / "runs" / "x"
+    run_dir.mkdir(parents=True)
+    write_run(run_dir, to_yaml(plain), {"name": "x"})
+    assert run(run_dir) == (Cause.OK, "")
