@@ -15,17 +15,18 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, get_args
 
 from rlvr.config.schema import Section
 from rlvr.job.program import Run, SampledAnswer
 from rlvr.ledger import layout
 from rlvr.ledger.files import write_json
-from rlvr.records import Problem, Reward
+from rlvr.records import Outcome, Problem, Reward
 
 FILE = "RLVR_RUN"  # environment variable of the command
 POLL_S = 0.02
 PR_SET_PDEATHSIG = 1
+OUTCOMES: tuple[str, ...] = get_args(Outcome)
 
 
 def train(config: Section, run: Run) -> None:
@@ -80,25 +81,25 @@ def _take_over(run: Run, path: Path) -> None:
     """Record the steps that a command wrote for an earlier attempt, which was killed before it read them."""
     with contextlib.suppress(ValueError, FileNotFoundError):  # the line at which that attempt failed, and what follows
         for line in Lines(path).read():
-            if line.get("step", 0) > run.logged:
+            if isinstance(step := line.get("step"), int) and not run.has_logged(step):
                 _take(run, line, None)
 
 
 def _take(run: Run, line: Mapping[str, Any], answers: IO[bytes] | None) -> None:
     """Do what a line says. answers: where questions are answered; None: nowhere."""
-    match line:
-        case {"step": int(step), "metrics": dict(metrics)}:
+    match len(line), line:  # a pattern lets other keys pass, and what they say would be lost
+        case 2, {"step": int(step), "metrics": dict(metrics)}:
             run.log(step, metrics)
-        case {"step": int(step), "samples": list(samples)}:
+        case 2, {"step": int(step), "samples": list(samples)}:
             known = {problem.id: problem for problem in run.held_out}
             run.samples(step, [_sample(known, fields) for fields in samples])
-        case {"problems": int(step)}:
+        case 1, {"problems": int(step)}:
             _answer(answers, [asdict(problem) for problem in run.problems(step)])
-        case {"judge": int(step), "answers": list(pairs)}:
+        case 2, {"judge": int(step), "answers": list(pairs)}:
             known = {problem.id: problem for problem in run.problems(step)}
             judged = run.judge(step, [(_of_id(known, name), texts) for name, texts in pairs])
             _answer(answers, [[asdict(reward) for reward in rewards] for rewards in judged])
-        case {"alive": _}:
+        case 1, {"alive": _}:
             run.alive()
         case _:
             raise ValueError(
@@ -108,6 +109,8 @@ def _take(run: Run, line: Mapping[str, Any], answers: IO[bytes] | None) -> None:
 
 def _sample(known: Mapping[str, Problem], fields: Mapping[str, Any]) -> SampledAnswer:
     outcome, others = fields.get("outcome"), {"problem", "outcome", "reward"}
+    if outcome not in (None, *OUTCOMES):
+        raise ValueError(f"outcome {outcome!r} is none of {', '.join(OUTCOMES)}")
     reward = None if outcome is None else Reward(float(fields.get("reward", outcome == "correct")), outcome)
     texts = {name: value for name, value in fields.items() if name not in others}
     return SampledAnswer(_of_id(known, fields.get("problem")), reward=reward, **texts)

@@ -103,7 +103,9 @@ class Run:
         limits = self.config.evaluation
         splits = {EVALUATION: held_out_problems(self.task, limits.problems)}
         if limits.validation is not None:
-            splits[VALIDATION] = held_out_problems(self.task, limits.validation, "validation")
+            known = {problem.id for problem in splits[EVALUATION]}  # rows of two files may have the same ids
+            drawn = held_out_problems(self.task, limits.validation, "validation")
+            splits[VALIDATION] = [replace(p, id=f"validation/{p.id}") if p.id in known else p for p in drawn]
         return splits
 
     def base_policy(self) -> Path:
@@ -137,6 +139,10 @@ class Run:
         while self._logged + 1 in self._journal.steps:
             self._logged += 1
         return self._logged
+
+    def has_logged(self, step: int) -> bool:
+        """Whether any attempt has logged the step."""
+        return step in self._journal.steps
 
     def should_evaluate(self, step: int) -> bool:
         """Whether `evaluation.every` calls for an evaluation: at step 0, at its multiples and at the last step."""

@@ -8,10 +8,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from rlvr.config import own_code
+from rlvr.job.command import _take, _take_over  # pyright: ignore[reportPrivateUsage]
+from rlvr.job.program import Run
 from rlvr.ledger import layout
 from rlvr.ledger.cause import Cause
 from rlvr.ledger.inputs import recorded_code
-from tests.job.test_program import Carried, carried
+from tests.job.test_program import Carried, answers, carried
 
 __all__ = ["carried"]  # a fixture
 
@@ -123,3 +125,55 @@ def test_a_line_that_is_not_understood_ends_the_command_and_the_run(carried: Car
     cause, message = carried.attempt(None)
     assert cause is Cause.USER_ERROR
     assert message.startswith("ValueError: {'epoch': 1} is none of the lines that a program may write")
+
+
+SAMPLE = {"problem": "digits-0", "response": "DIGIT_1", "num_tokens": 1}
+
+
+def test_what_a_line_says_beside_what_is_understood_is_refused(carried: Carried) -> None:
+    unknown = "is none of the lines that a program may write"
+    rows: list[tuple[dict[str, object], str]] = [
+        ({"step": 0, "metrics": {}, "samples": [SAMPLE]}, unknown),
+        ({"step": 0, "metrics": {}, "epoch": 1}, unknown),
+        ({"step": 0, "samples": [{**SAMPLE, "outcome": "Correct"}]}, "outcome 'Correct' is none of correct, wrong, "),
+    ]
+
+    def train(_: object, run: Run) -> None:
+        for line, message in rows:
+            with pytest.raises(ValueError, match=message):
+                _take(run, line, None)
+        _take(run, {"step": 0, "metrics": {}}, None)
+
+    carried.attempt(train)
+    assert carried.metrics == {0: {}}
+
+
+def test_the_measurement_before_the_first_step_is_taken_over_too(carried: Carried) -> None:
+    """Once: of step 1, which is on record, the first record counts."""
+    path = carried.home / "lines.jsonl"
+    path.write_text("".join(json.dumps({"step": step, "metrics": {"loss/total": 7.0}}) + "\n" for step in (0, 1)))
+
+    def train(_: object, run: Run) -> None:
+        run.log(1, {"loss/total": 1.0})
+        _take_over(run, path)
+
+    carried.attempt(train)
+    assert carried.metrics == {0: {"loss/total": 7.0}, 1: {"loss/total": 1.0}}
+
+
+def test_problems_of_two_splits_with_one_id_are_told_apart(carried: Carried) -> None:
+    for name, first in (("train", 0), ("test", 40)):
+        rows = [{"id": f"row-{n}", "question": f"{first + n}?", "answer": str(first + n)} for n in range(40)]
+        (carried.home / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def train(_: object, run: Run) -> None:
+        known = {problem.id for problem in run.held_out}
+        assert len(known) == len(run.held_out) == 40 + 2
+        assert {name.partition("/")[0] for name in known if "/" in name} == {"validation"}
+        run.samples(0, answers(run))
+        run.log(0, {})
+
+    data = [f"task.{name}={carried.home}/{name}.jsonl" for name in ("train", "test")]
+    words = ["task=math", *data, "task.validation=0.5", "evaluation.validation=2", "evaluation.problems=null"]
+    assert carried.attempt(train, *words)[1].startswith("ValueError: a_program.train returned after step 0")
+    assert {"evaluation", "validation"} == {name.partition("/")[0] for name in carried.metrics[0]}
