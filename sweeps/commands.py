@@ -19,7 +19,7 @@ from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import NO_STUDY, Ledger, NoSweep, Sweep, grows
 from sweeps.arms import arms, mixed_code, total
 from sweeps.progress import ROWS, arm_table, count, duration, hours, table, why
-from sweeps.slurm.submissions import Queue, is_launched_here, read_queue, with_queue_states
+from sweeps.slurm.submissions import may_grow, read_queue, with_queue_states
 
 EPILOG = """examples:
   python -m sweeps status               all sweeps of the study that was launched last
@@ -277,17 +277,9 @@ def _watch(options: argparse.Namespace, ledger: Ledger) -> int:
             width = live.console.width
             rows = arm_table(states, width=width) if len(states) > ROWS else table(states, width=width)
             live.update(Group(_title(sweep, states), rows), refresh=True)
-            if all(state.ended for state in states) and not _may_grow(ledger, sweep, queue):
+            if all(state.ended for state in states) and not may_grow(ledger, sweep, queue):
                 return 0
             time.sleep(1)
-
-
-def _may_grow(ledger: Ledger, sweep: Sweep, queue: Queue) -> bool:
-    """Whether a process of this machine, or a job in the queue, may start further runs of a sweep."""
-    if is_launched_here(ledger, sweep.sweep_id):
-        return True
-    is_deciding = bool(lock_is_held(layout.deciding_lock(ledger.sweep_dir(sweep.sweep_id))))
-    return grows(sweep.info) and (is_deciding or sweep.sweep_id in queue.reports)
 
 
 # --- cancel

@@ -48,9 +48,10 @@ def start(
         runs = [(run_id, configs[run_id]) for run_id in run_ids if run_id in configs]
         submitted = submit(ledger, sweep_id, runs, unless_cancelled=unless_cancelled)
         print(submitted.summary(), flush=True)
+        if unless_cancelled or not cluster["wait"]:  # a job submits and ends: it must not wait in its own allocation
+            return submitted
         # Who waits ships meanwhile; otherwise the report's job does.
-        followed = follow(ledger, sweep_id, run_ids, submitted.skipped, shipper) if cluster["wait"] else None
-        return followed or submitted
+        return follow(ledger, sweep_id, run_ids, submitted.skipped, shipper) or submitted
     before_launch.warn_of_slow_numbers(configs)
     return run_local(
         ledger,

@@ -349,4 +349,8 @@ def cancel(ledger: Ledger, run_ids: Sequence[str], sweep_id: str | None = None) 
         for name, runs in left.items():
             waves.write(ledger, name, None if name == sweep_id else runs)
         client.cancel([*(tasks[run_id].job for run_id in cancelled), *unneeded])
+    if not tasks.keys() - {*cancelled} and len(unneeded) == len(stage_jobs):  # no job is left that submits more
+        for name, runs in left.items():
+            if name != sweep_id and (runs or grows(ledger.sweep(name).info)):
+                print(f"Sweep {name} waited for room beside these jobs: `python -m sweeps retry {name}` submits the rest.")
     return cancelled

@@ -32,7 +32,7 @@ from rlvr.ledger.lock import lock_is_held
 from rlvr.ledger.runs import FORMAT, Unreadable, check_format, read_private
 from rlvr.ledger.stages import recorded_stages
 from rlvr.ledger.state import RunState
-from rlvr.ledger.sweeps import Ledger
+from rlvr.ledger.sweeps import Ledger, Sweep, grows
 from slurm import client
 from slurm.client import QueuedTask
 from slurm.submit import QueueFull, Resources, script, submit_script
@@ -301,6 +301,14 @@ def _waiting(state: RunState, queue: Queue, launched_here: Container[str]) -> Ru
 def is_launched_here(ledger: Ledger, sweep_id: str) -> bool:
     """Whether a launch of the sweep is at work on this machine."""
     return any(map(lock_is_held, layout.launch_locks(ledger.sweep_dir(sweep_id))))
+
+
+def may_grow(ledger: Ledger, sweep: Sweep, queue: Queue) -> bool:
+    """Whether a process of this machine, or a job in the queue, may start further runs of a sweep."""
+    if is_launched_here(ledger, sweep.sweep_id):
+        return True
+    is_deciding = bool(lock_is_held(layout.deciding_lock(ledger.sweep_dir(sweep.sweep_id))))
+    return grows(sweep.info) and (is_deciding or not queue.answered or sweep.sweep_id in queue.reports)
 
 
 # --- runs whose stage was not built

@@ -24,7 +24,7 @@ from sweeps import commands, start
 from sweeps.plan import write
 from sweeps.planned import read_launchable
 from sweeps.search import runs as search
-from sweeps.slurm import launch, waves
+from sweeps.slurm import follow, launch, submissions, waves
 from sweeps.slurm.job_of_runs import ArrayTask
 from sweeps.slurm.launch import submit, submit_waiting
 from sweeps.slurm.submissions import LATER, Queue, history, with_queue_states
@@ -135,6 +135,25 @@ def test_a_refused_launch_leaves_the_sweep_that_another_command_has_recorded_too
     assert (other.sweep(sweep.sweep_id).run_ids, other.runs()) == ([run.run_id for run in sweep.runs], ids)
 
 
+def test_who_waits_for_a_growing_sweep_waits_for_its_later_waves(
+    fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the queue was looked at, the job at the end of the first wave adds a run, and is gone."""
+    monkeypatch.setattr(follow, "LOOK_S", 0.0)
+    ledger = fake.ledger
+    for run_id in "ab":
+        with Attempt.open(ledger.create_run(run_id, "{}", {"name": run_id})) as attempt:
+            attempt.close(Cause.OK)
+    ledger.record_sweep("s", {"study": "x", "until": {"rule": "decided"}}, [{"run_id": "a"}])
+    report = submissions.record(ledger, "s", [], {"report": True})
+    fake.queue.write_text(f"1|N/A|RUNNING|||{submissions.job_name(report)}\n")
+    manifest = layout.manifest(ledger.sweep_dir("s"))
+    fake.programs(squeue=f"""cat "$QUEUE"; : > "$QUEUE"; echo '{{"run_id": "b"}}' >> {manifest}""")
+    outcome = follow.follow(ledger, "s", ["a"], [], None)
+    assert outcome is not None
+    assert outcome.finished == ["a", "b"]
+
+
 @pytest.mark.slow
 def test_a_run_that_diverged_is_not_started_again_by_a_growing_sweep(fake: FakeSlurm) -> None:
     ledger = fake.ledger
@@ -239,6 +258,28 @@ def test_cancel_waits_for_a_launch_that_is_submitting(fake: FakeSlurm, monkeypat
     assert waiting_for_room(ledger) == {"a": "s"}
     unlock(held)
     assert (launch.cancel(ledger, ["a"], "s"), waiting_for_room(ledger)) == ([], {})
+
+
+def test_cancel_names_a_sweep_whose_runs_no_job_is_left_to_submit(
+    fake: FakeSlurm, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A job at its end submits what waits for room, but not a cancelled one."""
+    fake.set(ROOM="1")
+    first, second = (planned([*BANDIT[1:], f"seed={seed}", "cluster.report=false"]) for seed in (0, 1))
+    for sweep in (first, second):
+        write(sweep, fake.ledger)
+        submit(fake.ledger, sweep.sweep_id, [(run.run_id, run.config) for run in sweep.runs])
+    for sweep, said in ((first, f"`python -m sweeps retry {second.sweep_id}` submits the rest."), (second, "")):
+        launch.cancel(fake.ledger, [run.run_id for run in sweep.runs], sweep.sweep_id)
+        assert capsys.readouterr().out.strip().partition(": ")[2] == said
+
+
+def test_a_job_that_submits_a_wave_does_not_wait_for_its_runs(fake: FakeSlurm) -> None:
+    words = ["cluster=slurm", "cluster.wait=true", "cluster.report=false", "tracker=none"]
+    write(sweep := planned([*BANDIT[1:], *words]), fake.ledger)
+    configs = {run.run_id: run.config for run in sweep.runs}
+    assert start.start(fake.ledger, sweep.sweep_id, configs, unless_cancelled=True).exit_code == 0
+    assert fake.jobs().keys() == configs.keys()  # it is still in the queue
 
 
 SHOW_JOB = r"sed -n 's/^[0-9]*_\([0-9]*\)|.*|\([A-Z]*\)|||\(.*\)/ArrayTaskId=\1 JobState=\2 JobName=\3 Reason=None/p' "
