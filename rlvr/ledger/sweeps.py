@@ -362,10 +362,10 @@ def _is_same_run(run_id: str, before: str, after: str) -> bool:
     if not isinstance(content, dict):
         return False
     recorded = cast("dict[str, Any]", content)
-    if _lacks_keys(recorded, launched):
-        return False
     recorded_identity, launched_identity = identity(recorded), identity(launched)
     if recorded_identity != launched_identity:
+        if _lacks_keys(recorded, launched):
+            return False
         all_keys = recorded_identity.keys() | launched_identity.keys()
         keys = sorted(key for key in all_keys if recorded_identity.get(key) != launched_identity.get(key))
         raise ValueError(

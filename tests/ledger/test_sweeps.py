@@ -69,7 +69,7 @@ def test_what_has_no_part_in_the_identity_follows_the_newest_launch_until_the_en
     assert (launched(second, "/a"), launched(third, "/b")) == ((second, ["/a"]), (third, ["/b"]))
     assert json.loads((run_dir / "run.json").read_text())["name"] == "name-abc"
     Attempt.open(run_dir).close(Cause.OK)
-    assert launched(CONFIG, "/c") == (third, ["/b"])
+    assert launched(CONFIG, "/c") == launched(second + "knob_of_a_later_release: null\n", "/d") == (third, ["/b"])
 
 
 def test_the_newest_cause_decides_the_state(tmp_path: Path) -> None:
