@@ -13,7 +13,6 @@ from typing import Any
 
 from rlvr.ledger import layout, terminal
 from rlvr.ledger.cause import State
-from rlvr.ledger.lock import lock_is_held
 from rlvr.ledger.runs import Unreadable, lines_by_reason, read_info
 from rlvr.ledger.state import RunState
 from rlvr.ledger.sweeps import NO_STUDY, Ledger, NoSweep, Sweep, grows

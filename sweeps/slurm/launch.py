@@ -112,7 +112,7 @@ def _submit(ledger: Ledger, sweep_id: str, runs: Sequence[tuple[str, Mapping[str
     else:
         cluster = read_verified_config(ledger.run_dir(ledger.sweep(sweep_id).run_ids[0]))["cluster"]
     if cluster["report"] or grows(ledger.sweep(sweep_id).info):  # the report's job submits the next wave
-        is_owed = waiting == []
+        is_owed = waiting is not None
         waves.write(ledger, sweep_id, [])  # if this process is killed now, jobs submit it
         outcome.report = report_at_end(ledger, sweep_id, cluster, queue, fresh=outcome.jobs, held=held, is_owed=is_owed)
     if outcome.report is not None:
@@ -352,5 +352,7 @@ def cancel(ledger: Ledger, run_ids: Sequence[str], sweep_id: str | None = None) 
     if not tasks.keys() - {*cancelled} and len(unneeded) == len(stage_jobs):  # no job is left that submits more
         for name, runs in left.items():
             if name != sweep_id and (runs or grows(ledger.sweep(name).info)):
-                print(f"Sweep {name} waited for room beside these jobs: `python -m sweeps retry {name}` submits the rest.")
+                print(
+                    f"Sweep {name} waited for room beside these jobs: `python -m sweeps retry {name}` submits the rest."
+                )
     return cancelled

@@ -26,7 +26,7 @@ def report_at_end(
     or none is needed, or SLURM refuses it, as the jobs of the runs must not fail for it; None if the queue has no room.
 
     fresh: jobs of the sweep that are not in `queue` yet. held: the lock. is_owed: it is needed even if all of the jobs
-    have ended, because the queue had no room before.
+    have ended, because the queue had no room before, for it or for runs that another sweep has finished since.
 
     This is decided by the queue: if a submitter was killed before this function, the same command submits the report.
     """

@@ -274,6 +274,16 @@ def test_cancel_names_a_sweep_whose_runs_no_job_is_left_to_submit(
         assert capsys.readouterr().out.strip().partition(": ")[2] == said
 
 
+def test_a_sweep_whose_last_waiting_run_another_one_has_finished_gets_its_report(fake: FakeSlurm) -> None:
+    write(sweep := planned([*BANDIT[1:], "cluster=slurm", "tracker=none"]), fake.ledger)
+    (run,) = sweep.runs
+    waves.write(fake.ledger, sweep.sweep_id, [run.run_id])
+    with Attempt.open(fake.ledger.run_dir(run.run_id)) as attempt:
+        attempt.close(Cause.OK)
+    submit_waiting(fake.ledger, sweep.sweep_id)
+    assert (fake.jobs(), waves.read(fake.ledger)) == ({"report": 1}, {})
+
+
 def test_a_job_that_submits_a_wave_does_not_wait_for_its_runs(fake: FakeSlurm) -> None:
     words = ["cluster=slurm", "cluster.wait=true", "cluster.report=false", "tracker=none"]
     write(sweep := planned([*BANDIT[1:], *words]), fake.ledger)
