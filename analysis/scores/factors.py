@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 
 import numpy as np
@@ -28,10 +28,17 @@ Levels = tuple[str, ...]  # a value of each factor
 
 @dataclass(frozen=True)
 class Crossing:
-    """An arm for every combination of the values of two or more knobs. values: by knob, the reference's first."""
+    """An arm for every combination of the values of two or more knobs. values: by knob, the reference's first. fixed:
+    the further knobs of a crossing of some arms only, each with one value."""
 
     values: Mapping[str, Levels]
     arms: Mapping[Levels, Arm]
+    fixed: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def title(self) -> str:
+        """`loss × lr, clip_high = 0.28`."""
+        return ", ".join(filter(None, (" × ".join(self.values), labels.text(self.fixed))))
 
     def effects(self) -> list[dict[str, str]]:
         """By knob the values that an effect is of: one knob for its effect on average over all others, then all pairs,
@@ -42,7 +49,7 @@ class Crossing:
     def named(self) -> tuple[list[str], str]:
         """(the names of `effects`, the reference's values)"""
         names = [" × ".join(labels.pair(*pair) for pair in effect.items()) for effect in self.effects()]
-        return names, labels.text({knob: values[0] for knob, values in self.values.items()})
+        return names, labels.text({**{knob: values[0] for knob, values in self.values.items()}, **self.fixed})
 
     def weights(self, effect: Mapping[str, str]) -> dict[Levels, float]:
         """By arm, its weight in the effect; they add up to 0."""
@@ -60,7 +67,7 @@ def crossings(arms: Iterable[Arm], swept: Mapping[str, Sequence[str]], baseline:
     references = list(default_reference(trained, baseline).values())
     of_knobs = grouped(trained, lambda arm: frozenset(arm.knobs) - arm.tuned)
     whole = _crossing(trained, frozenset[str]().union(*of_knobs).intersection(*of_knobs), references)
-    parts = [whole] if whole else [_crossing(alike, keys, references) for keys, alike in of_knobs.items()]
+    parts = [replace(whole, fixed={})] if whole else [_crossing(alike, keys, references) for keys, alike in of_knobs.items()]
     return [crossing for crossing in parts if crossing is not None]
 
 
@@ -70,10 +77,11 @@ def _crossing(arms: Sequence[Arm], keys: frozenset[str], references: Sequence[Ar
         return None
     first = next((arm for arm in arms if arm in references), arms[0])
     values = {key: tuple(dict.fromkeys([first.knobs[key], *(arm.knobs[key] for arm in arms)])) for key in sorted(keys)}
+    fixed = {key: first.knobs[key] for key, of_key in values.items() if len(of_key) == 1}
     values = {key: values[key] for key in first.knobs if len(values.get(key, ())) > 1}
     by_levels = {tuple(arm.knobs[key] for key in values): arm for arm in arms}
     is_whole = len(arms) == len(by_levels) == math.prod(map(len, values.values()))
-    return Crossing(values, by_levels) if is_whole and len(values) > 1 else None
+    return Crossing(values, by_levels, fixed) if is_whole and len(values) > 1 else None
 
 
 def compared_effects(crossing: Crossing, cells: Mapping[Levels, Cell], level: float = LEVEL) -> list[Compared]:

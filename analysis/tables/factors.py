@@ -27,7 +27,7 @@ def table(frames: Frames) -> Table | None:
                 cells = {levels: cell(frames, arm, metric, setting.sources) for levels, arm in crossing.arms.items()}
                 records += _records(frames, setting, crossing, metric, cells)
                 parts = [_share(share) for share in shares(crossing, cells, study_level(frames))]
-                title = f"{setting.titled(', '.join(crossing.values))}, {metric}"
+                title = f"{setting.titled(crossing.title)}, {metric}"
                 of_variance += [f"{title}: {'; '.join(parts)}."] if parts else []
     if not records:
         return None
@@ -54,7 +54,7 @@ def _records(
 ) -> list[dict[str, Any]]:
     (rows, reference), compared = crossing.named(), compared_effects(crossing, cells, study_level(frames))
     planned = max(of_arm.planned for of_arm in cells.values())
-    title = setting.titled(" × ".join(crossing.values))
+    title = setting.titled(crossing.title)
     return [
         record(title, row, (str(metric), ""), Cell(planned=planned, state="ok"), judged, reference)
         for row, judged in zip(rows, compared, strict=bool(compared))

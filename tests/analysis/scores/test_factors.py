@@ -17,6 +17,7 @@ from analysis.scores.arm import arms
 from analysis.scores.cell import Cell
 from analysis.scores.contrast import Scores
 from analysis.scores.factors import Crossing, Levels, compared_effects, crossings, shares
+from analysis.tables.across import across
 from analysis.tables.factors import table
 from tests.analysis.ledger_factory import counts, write_planned
 
@@ -127,6 +128,18 @@ def test_a_knob_that_one_loss_has_is_part_of_the_loss(tmp_path) -> None:
     )
     (found,) = crossings(arms(frames), frames.swept, "")
     assert found.values == {"loss": ("grpo", "lad"), "lr": ("1e-5", "1e-3")}
+
+
+def test_a_grid_that_ran_again_with_one_more_knob_is_a_block_of_its_own(tmp_path) -> None:
+    """A step of lr of 2/8 in the first grid, and of 4/8 where clip_high was typed, too."""
+    grid = [f"loss={loss} lr={lr}" for lr in ("1e-5", "1e-3") for loss in ("grpo", "rloo")]
+    again = {f"{typed} clip_high=0.28 seed=0": {40: {"maze7": counts(*[2 * i] * 40)}} for i, typed in enumerate(grid)}
+    write_planned(tmp_path, again, "again", created=2000.0)
+    of_lr = table(planned(tmp_path, *grid)).cells.query("metric == 'avg@8' and row == 'lr = 1e-3'")
+    effects = dict(zip(of_lr["block"], of_lr["difference"], strict=True))
+    assert effects == pytest.approx({"loss × lr": 2 / 8, "loss × lr, clip_high = 0.28": 4 / 8})
+    assert set(of_lr["reference"]) == {"loss=grpo lr = 1e-5", "loss=grpo lr = 1e-5 clip_high = 0.28"}
+    assert across({"": load(tmp_path)}) is None  # in one setting, nothing to pool
 
 
 def test_a_combination_that_is_missing_or_was_lucky_decides_nothing(tmp_path) -> None:
