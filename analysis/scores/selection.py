@@ -39,20 +39,20 @@ def value_of(arm: Arm, key: str) -> str | None:
 def references(arms: Sequence[Arm], selector: str) -> dict[str, Arm]:
     """By group, the arm that each arm is compared to; {} if the selector names none.
 
-    If the selector names several arms, it is the single one of them without further knobs; else, for each arm, the one
-    that agrees with it in every other knob.
+    If the selector names several arms, it is for each other arm the one that agrees with it in every other knob, or in
+    the most of them; else the single one without further knobs.
     """
     candidates = select(arms, selector)
     selector_keys = set(labels.parse(selector))
-    plain = [arm for arm in candidates if set(arm.knobs) <= selector_keys | arm.tuned]
-    for unique in (candidates, plain):
-        if len(unique) == 1:
-            return {arm.group_id: unique[0] for arm in arms if arm is not unique[0]}
+    plain = [arm for arm in candidates if len(candidates) == 1 or set(arm.knobs) <= selector_keys | arm.tuned]
     by_group: dict[str, Arm] = {}
-    for arm in (arm for arm in arms if arm not in candidates):
-        agreeing = [candidate for candidate in candidates if _agree_otherwise(candidate, arm, selector_keys)]
-        if len(agreeing) == 1:
-            by_group[arm.group_id] = agreeing[0]
+    for arm in arms:
+        others = [] if arm in candidates or len(candidates) == 1 else candidates
+        lacking = {other: _num_lacking(other, arm, selector_keys) for other in others}
+        nearest = [other for other, number in lacking.items() if number == min(lacking.values()) < math.inf]
+        unique = next((few[0] for few in (nearest, plain) if len(few) == 1), arm)
+        if unique is not arm:
+            by_group[arm.group_id] = unique
     return by_group
 
 
@@ -61,12 +61,13 @@ def as_arm(selector: str) -> str:
     return EVALUATED_BASE if selector == BASE else selector
 
 
-def _agree_otherwise(candidate: Arm, arm: Arm, named: Iterable[str]) -> bool:
-    """Whether both agree in every knob of either, except the named ones and those that the candidate cannot have. A
-    knob that was typed as null is the same as one without a value."""
+def _num_lacking(candidate: Arm, arm: Arm, named: Iterable[str]) -> float:
+    """The number of knobs that the arm has and the candidate has not, or cannot have; infinite if they differ in another
+    knob of either, except the named ones. A knob that was typed as null is the same as one without a value."""
     keys = {*candidate.knobs, *arm.knobs} - set(named) - candidate.tuned
-    pairs = [(value_of(candidate, key), value_of(arm, key)) for key in keys]
-    return all(a is None or labels.equal(a, "null" if b is None else b) for a, b in pairs)
+    pairs = [(value_of(candidate, key), value_of(arm, key) or "null") for key in keys]
+    agree = all(a is None or labels.equal(a, b) for a, b in pairs)
+    return sum(a is None and b != "null" for a, b in pairs) if agree else math.inf
 
 
 def default_reference(arms: Sequence[Arm], baseline: str) -> dict[str, Arm]:

@@ -194,6 +194,15 @@ def test_of_several_references_each_arm_takes_the_one_like_it(tmp_path):
     assert pairs == {"loss=pacs lr = 1e-05": "loss=grpo lr = 1e-05", "loss=pacs lr = 0.001": "loss=grpo lr = 0.001"}
 
 
+@pytest.mark.parametrize("knobs", [("", " lr=4e-4"), (" lr=1e-5", " lr=1e-3", " lr=1e-5 clip_high=0.28")])
+def test_an_arm_of_a_later_launch_takes_the_reference_of_that_launch(tmp_path, knobs):
+    """Neither the plain one, which has another value, nor one in which the knob is null."""
+    of_study = sweep(tmp_path, *(f"loss={loss}{typed}" for typed in knobs for loss in ("grpo", "pacs")))
+    label = {a.group_id: a.label for a in of_study}
+    pairs = {label[group]: arm.label for group, arm in references(of_study, "loss=grpo").items() if "pacs" in label[group]}
+    assert pairs == {name: name.replace("pacs", "grpo") for name in label.values() if "pacs" in name}
+
+
 @pytest.mark.parametrize(("key", "first", "second"), [("packing", "true", "false"), ("critic", "own", "null")])
 def test_a_value_that_one_launch_typed_and_another_has_by_default_is_one_value(tmp_path, key, first, second):
     """PACS, which a later launch added, has the second value by default: it is compared to GRPO with that value."""
