@@ -13,6 +13,7 @@ from analysis.frames.load import load
 from analysis.scores.crossed import crossed
 from analysis.scores.measured import avg_noise, avg_values, pass_noise, pass_values
 from analysis.scores.metric import avg, check_ahead, computed
+from analysis.scores.verdict import verdicts
 from analysis.tables import comparison
 from analysis.tables.comparison import ComparisonOptions
 from tests.analysis.ledger_factory import counts, write_planned
@@ -126,6 +127,9 @@ def test_steps_and_tokens_to_a_level_are_restricted_means(tmp_path):
         note.startswith("steps-to-50: reached by 2 of 3 (loss=grpo), 0 of 3 (loss=pacs) runs") for note in table.notes
     )
     assert not any("luckier" in note for note in table.notes)  # the diverged run counts
+    claim = {"says": "sooner", "metric": "steps-to-50", "arm": "loss=pacs", "relation": ">"}
+    (verdict,) = verdicts(frames, claims=[claim])
+    assert verdict.compared[0].effect == pytest.approx(40 - area)
     check_ahead("tokens-to-50", ["evaluation/maze7/avg_at_8"], 8)
     check_ahead("pass-area@8", ["evaluation/maze7/avg_at_8"], 8)
 
