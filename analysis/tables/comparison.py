@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import pandas as pd
@@ -40,7 +41,7 @@ def table(frames: Frames, ask: ComparisonOptions = ComparisonOptions()) -> Table
     all_arms = arms(frames)
     if not all_arms:
         return None
-    metrics = parse(ask.metrics, frames, [run.run_id for run in frames.rows])
+    metrics = parse(ask.metrics, frames, list(frames.seeds)) if ask.metrics else _usual(frames, all_arms)
     if not metrics:
         return None
     has_reference = False
@@ -83,6 +84,14 @@ def table(frames: Frames, ask: ComparisonOptions = ComparisonOptions()) -> Table
         ),
         frames,
     )
+
+
+def _usual(frames: Frames, all_arms: Sequence[Arm]) -> list[Metric]:
+    """The usual metrics of each setting, whose avg@n and pass@k are the widest that it measured, in the usual order."""
+    by_setting = [[i for arm in of_setting for i in arm.run_ids] for of_setting in settings(all_arms).values()]
+    kinds = [metric.kind for metric in default_metrics(frames, chain.from_iterable(by_setting))]
+    metrics = dict.fromkeys(metric for run_ids in by_setting for metric in default_metrics(frames, run_ids))
+    return sorted(metrics, key=lambda metric: (kinds.index(metric.kind), metric.k))
 
 
 def _check_values(cells: pd.DataFrame, metrics: Sequence[Metric]) -> None:

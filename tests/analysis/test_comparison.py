@@ -248,6 +248,23 @@ def test_a_metric_of_which_no_run_has_a_value_is_refused_with_what_it_is_measure
         comparison(one, metrics="right answers")
 
 
+def test_each_setting_has_the_widest_metrics_that_it_measured(tmp_path):
+    """Of 4 of 8, and of 12 of 16 right answers."""
+    wide = {40: {"evaluation/maze7/avg_at_16": 0.75, "evaluation/maze7/pass_at_16": 1.0}}
+    for samples, right, extra in ((8, 4, {}), (16, 12, wide)):
+        ends = {f"loss={x} evaluation.samples={samples}": {40: {"maze7": counts(right, n=samples)}} for x in ("a", "b")}
+        write_planned(tmp_path, ends, f"{samples}", fate={"logged_at": extra})
+    compared = comparison(load(tmp_path))
+    cells = compared.cells[compared.cells["row"] == "loss=a"][["block", "metric", "mean"]].to_numpy().tolist()
+    narrow = [["evaluation.samples=8, maze7", "avg@8", 0.5], ["evaluation.samples=8, maze7", "pass@8", 1.0]]
+    assert [cell for cell in cells if cell not in narrow] == [
+        ["evaluation.samples=16, maze7", "avg@16", 0.75],
+        ["evaluation.samples=16, maze7", "pass@16", 1.0],
+    ]
+    assert len(cells) == 4
+    assert compared.shown == ("avg@8", "avg@16", "pass@8", "pass@16")
+
+
 def test_an_evaluated_arm_without_a_value_of_a_metric_is_not_measured(tmp_path):
     for seed, extra in enumerate(({}, {40: {"evaluation/maze7/depth": 3.0}})):
         frozen = config("grpo", lr=10.0**-seed)
