@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -13,7 +14,7 @@ from analysis.frames.frames import Frames
 from analysis.report import style
 from analysis.report.lines import INTERVAL, legend
 from analysis.report.looks import lighter
-from analysis.scores.retention import EFFECTIVE, EXPLORE, KEEP, Retention, retentions
+from analysis.scores.retention import BASE, EFFECTIVE, EXPLORE, KEEP, Retention, retentions
 
 QUESTION = "Does a divergence that covers mass keep more styles and more solved prompts than reverse KL or nothing?"
 STYLE_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
@@ -31,7 +32,7 @@ def _draw(measured: Sequence[Retention]) -> Figure:
     drawing = Figure(figsize=(style.WIDTH, 0.24 * len(measured) + 1.1), layout="constrained")
     grid = drawing.subplots(1, 3 if with_styles else 2, sharey=True, squeeze=False)[0]
     handles = _styles(grid[0], measured) if with_styles else {}
-    all_names = list(measured[-1].cells)
+    all_names = dict.fromkeys(name for retention in measured for name in retention.cells)
     for axes, names, title, label in (
         (grid[-2], (KEEP, EXPLORE), "against the base policy", "share of those it solved, or did not"),
         (grid[-1], tuple(n for n in all_names if "@" in n), "accuracy", "average over test prompts"),
@@ -40,11 +41,12 @@ def _draw(measured: Sequence[Retention]) -> Figure:
         axes.set_title(title, loc="left")
         axes.set_xlabel(label)
     labels = [r.label if math.isnan(r.coef) else f"{r.label}, {r.coef:g}" for r in measured]
+    labels = [", ".join(filter(None, (text, r.setting))) for text, r in zip(labels, measured, strict=True)]
     grid[0].set_yticks(range(len(measured)), labels)
     grid[0].set_ylim(len(measured) - 0.4, -0.6)
     for axes in grid:
-        for row in range(1, len(measured)):
-            if (measured[row].coef >= 1) != (measured[row - 1].coef >= 1) or row == 1:
+        for row, pair in enumerate(pairwise(measured), start=1):
+            if pair[0].strong != pair[1].strong or BASE in (pair[0].label, pair[1].label):
                 axes.axhline(row - 0.5, color="#999999", linewidth=0.7)
         axes.set_xlim(-0.02, 1.02)
     legend(drawing, handles, f"lines behind marks: {INTERVAL}")

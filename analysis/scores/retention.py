@@ -12,12 +12,14 @@ from analysis.frames.frames import Frames, RunRow
 from analysis.frames.samples import STYLES
 from analysis.scores.arm import Arm, arms
 from analysis.scores.cell import Cell, gravest, last_points, why_absent
+from analysis.scores.comparable import Comparable, by_setting
 from analysis.scores.contrast import Scores
 from analysis.scores.measured import Whole, avg_values, pass_values
-from analysis.scores.metric import Kind, Metric, benchmarks, widest
+from analysis.scores.metric import Kind, Metric
 
 Array = NDArray[np.float64]
 
+BASE = "base policy"
 PENALTY = "trainer.kl"  # the coefficient of the reverse KL that any loss can have
 SURVIVES = 0.05  # of correct responses, a quarter of an equal share of five
 NAMES = {  # from no penalty over reverse to forward KL
@@ -35,12 +37,14 @@ KEEP, EXPLORE, SURVIVING, EFFECTIVE = "keep rate", "exploration rate", "styles s
 
 @dataclass(frozen=True)
 class Retention:
-    """One arm at the last evaluation of its finished runs. cells: by column; shares: mean share of each style."""
+    """One arm at the last evaluation of its finished runs, or the base policy. cells: by column; shares: mean share of
+    each style; setting: of which it is, "" if there is only one."""
 
     label: str
     coef: float
     cells: dict[str, Cell]
     shares: dict[str, float] = field(default_factory=dict[str, float])
+    setting: str = ""
 
     @property
     def strong(self) -> bool:
@@ -58,25 +62,28 @@ class _Evaluation:
 
 
 def retentions(frames: Frames) -> list[Retention]:
-    """The base policy, then the arms of DPH-RL's losses and, for comparison, of GRPO with a KL penalty, by coefficient
-    and divergence; [] without an arm of DPH-RL's losses."""
+    """By setting the base policy, then the arms of DPH-RL's losses and, for comparison, of GRPO with a KL penalty, by
+    coefficient and divergence; [] without an arm of DPH-RL's losses."""
     compared = [a for a in arms(frames) if (a.loss.startswith("dph_") or _penalised(a)) and not a.control]
-    if all(map(_penalised, compared)) or frames.judgements.empty:
-        return []
-    sources, judged = benchmarks(frames, [i for a in compared for i in a.run_ids])
-    metrics = widest(judged)
-    by_arm = {arm: _of_arm(frames, arm, sources, metrics) for arm in compared}
+    settings = [] if frames.judgements.empty else by_setting(frames, compared)
+    return [r for s in settings if not all(map(_penalised, s.arms)) for r in _of_setting(frames, s)]
+
+
+def _of_setting(frames: Frames, setting: Comparable) -> list[Retention]:
+    sources, metrics = setting.sources, setting.shown
+    by_arm = {arm: _of_arm(frames, arm, sources, metrics) for arm in setting.arms}
     num_alike = Counter((retention.label, retention.coef) for retention in by_arm.values())
     of_arms: list[Retention] = []
     for arm, retention in sorted(by_arm.items(), key=lambda item: _order(item[1])):
-        details = (arm.variant, arm.setting) if num_alike[retention.label, retention.coef] > 1 else ()
-        of_arms.append(replace(retention, label=", ".join(filter(None, (retention.label, *details)))))
-    first = next((run for a in compared for run in a.runs if frames.problem_counts(run.run_id, 0, sources[0])), None)
-    if first is None:
-        return of_arms
-    base = _evaluation(frames, first, 0, sources, metrics)
-    cells = {name: cell for name, cell in _cells([base], 1).items() if name not in (KEEP, EXPLORE)}
-    return [Retention("base policy", math.nan, cells, base.shares), *of_arms]
+        details = (arm.variant,) if num_alike[retention.label, retention.coef] > 1 else ()
+        label = ", ".join(filter(None, (retention.label, *details)))
+        of_arms.append(replace(retention, label=label, setting=setting.name))
+    runs = [run for arm in setting.arms for run in arm.runs]
+    first = {run.seed: run for run in reversed(runs) if _judged(frames, run, 0, sources)}
+    base = [_evaluation(frames, run, 0, sources, metrics) for _, run in sorted(first.items())]
+    cells = _cells(base, len({run.seed for run in runs}))
+    cells = {name: cell for name, cell in cells.items() if name not in (KEEP, EXPLORE)}
+    return [*([Retention(BASE, math.nan, cells, _mean_shares(base), setting.name)] if base else []), *of_arms]
 
 
 def _penalised(arm: Arm) -> bool:
@@ -96,16 +103,24 @@ def _of_arm(frames: Frames, arm: Arm, sources: Sequence[str], metrics: Sequence[
     label = f"α = {float(alpha):g}" if arm.loss == "dph_alpha" and alpha is not None else NAMES.get(arm.loss, arm.loss)
     points = last_points(frames, arm)
     ends = {run: points[run.run_id].after for run in arm.runs if run.run_id in points}
-    done = {run: step for run, step in ends.items() if any(frames.problem_counts(run.run_id, step, s) for s in sources)}
+    done = {run: step for run, step in ends.items() if _judged(frames, run, step, sources)}
     runs = [_evaluation(frames, run, step, sources, metrics) for run, step in done.items()]
     cells = _cells(runs, len(arm.runs))
-    shares = Counter[str]()
-    for run in runs:
-        shares.update({style: share / len(runs) for style, share in run.shares.items()})
     names = [*map(str, metrics), KEEP, EXPLORE]
     state = gravest(why_absent(arm, [run.run_id for run in done]))
     empty = {name: Cell(planned=len(arm.runs), state=state) for name in names}
-    return Retention(label, math.nan if coef is None else float(coef), cells or empty, dict(shares))
+    return Retention(label, math.nan if coef is None else float(coef), cells or empty, _mean_shares(runs))
+
+
+def _judged(frames: Frames, run: RunRow, step: int, sources: Sequence[str]) -> bool:
+    return any(frames.problem_counts(run.run_id, step, source) for source in sources)
+
+
+def _mean_shares(runs: Sequence[_Evaluation]) -> dict[str, float]:
+    shares = Counter[str]()
+    for run in runs:
+        shares.update({style: share / len(runs) for style, share in run.shares.items()})
+    return dict(shares)
 
 
 def _cells(runs: Sequence[_Evaluation], planned: int) -> dict[str, Cell]:

@@ -6,7 +6,7 @@ from analysis.frames.frames import Frames
 from analysis.paper.printed import published
 from analysis.report.cells import cells_frame, row_records
 from analysis.report.table import Format, Table, interval_notes, seeds_of
-from analysis.scores.retention import EFFECTIVE, SURVIVES, SURVIVING, retentions
+from analysis.scores.retention import BASE, EFFECTIVE, SURVIVES, SURVIVING, retentions
 
 QUESTION = "Which divergence to the base policy keeps what it solved and its styles of answering, at what accuracy?"
 NEEDS = "evaluated runs of DPH-RL, with their samples"
@@ -17,11 +17,11 @@ def table(frames: Frames) -> Table | None:
     measured = retentions(frames)
     if not measured:
         return None
-    base, of_arms = [r for r in measured if r.label == "base policy"], [r for r in measured if r.label != "base policy"]
     records = []
-    for strong in dict.fromkeys(r.strong for r in of_arms):
-        title = "coefficient of 1 or more" if strong else "coefficients of the paper's size"
-        for retention in (*base, *(r for r in of_arms if r.strong == strong)):
+    for setting, strong in dict.fromkeys((r.setting, r.strong) for r in measured if r.label != BASE):
+        size = "coefficient of 1 or more" if strong else "coefficients of the paper's size"
+        title = ", ".join(filter(None, (size, setting)))
+        for retention in (r for r in measured if r.setting == setting and (r.strong == strong or r.label == BASE)):
             label = retention.label if math.isnan(retention.coef) else f"{retention.label} (coef {retention.coef:g})"
             records += row_records(title, label, retention.cells)
     cells = cells_frame(records)

@@ -89,6 +89,30 @@ def test_arms_of_one_divergence_and_coefficient_are_rows_of_their_own(tmp_path: 
     assert rows == {"base policy": 4 / 32, "JS, lr=1e-05 (coef 0.2)": 8 / 32, "JS, lr=0.0001 (coef 0.2)": 16 / 32}
 
 
+def test_each_setting_has_its_own_base_policy_over_its_seeds(tmp_path: Path) -> None:
+    """Of 40 answers 8 are right at first under seed 0 and 16 under seed 1, with three layers 24 and 24."""
+    for layers, starts in ((2, (2, 4)), (3, (6, 6))):
+        for seed, start in enumerate(starts):
+            frozen = {**frozen_config("js", seed, coef=0.2), "model": {"layers": layers}}
+            evaluations = {0: {"styles": counts(*[start] * 4, 0)}, 40: {"styles": counts(8, 8, 8, 8, 0)}}
+            write_run(tmp_path, frozen, evaluations, name=f"{layers}-{seed}")
+    cells = alpha.table(load(tmp_path)).cells.query("row == 'base policy' and column == 'avg@8'")
+    by_block = dict(zip(cells["block"], zip(cells["mean"], cells["seeds"], strict=True), strict=True))
+    size = "coefficients of the paper's size, model.layers="
+    assert by_block == {f"{size}2": (pytest.approx(12 / 40), 2), f"{size}3": (pytest.approx(24 / 40), 2)}
+    figure = alpha_figure.figure(load(tmp_path))
+    rows = [text.get_text() for text in figure.axes[0].get_yticklabels()]
+    assert rows == [f"{row}, model.layers={n}" for n in (2, 3) for row in ("base policy", "JS, 0.2")]
+
+
+def test_arms_that_were_not_evaluated_yet_have_neither_table_nor_figure(tmp_path: Path) -> None:
+    """GRPO, which is no part of the table, was."""
+    write_run(tmp_path, config("grpo"), {0: {"maze7": counts(1)}, 40: {"maze7": counts(2)}}, name="grpo")
+    write_run(tmp_path, frozen_config("js", coef=0.2, task="maze"), {}, attempts=0, name="js")
+    assert alpha.table(load(tmp_path)) is None
+    assert alpha_figure.figure(load(tmp_path)) is None
+
+
 def test_cells_by_hand(home: Path) -> None:
     means = alpha.table(load(home)).cells.set_index(["row", "column"])["mean"]
     for row, column, value in (
