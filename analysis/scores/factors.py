@@ -66,8 +66,9 @@ def crossings(arms: Iterable[Arm], swept: Mapping[str, Sequence[str]], baseline:
     trained = ordered([arm for arm in arms if not arm.control and not arm.from_other_study], swept)
     references = list(default_reference(trained, baseline).values())
     of_knobs = grouped(trained, lambda arm: frozenset(arm.knobs) - arm.tuned)
-    whole = _crossing(trained, frozenset[str]().union(*of_knobs).intersection(*of_knobs), references)
-    parts = [replace(whole, fixed={})] if whole else [_crossing(alike, keys, references) for keys, alike in of_knobs.items()]
+    if whole := _crossing(trained, frozenset[str]().union(*of_knobs).intersection(*of_knobs), references):
+        return [replace(whole, fixed={})]
+    parts = [_crossing(alike, keys, references) for keys, alike in of_knobs.items()]
     return [crossing for crossing in parts if crossing is not None]
 
 

@@ -62,7 +62,7 @@ def as_arm(selector: str) -> str:
 
 
 def _num_lacking(candidate: Arm, arm: Arm, named: Iterable[str]) -> float:
-    """The number of knobs that the arm has and the candidate has not, or cannot have; infinite if they differ in another
+    """The number of knobs that the arm has and the candidate lacks or cannot have; infinite if they differ in another
     knob of either, except the named ones. A knob that was typed as null is the same as one without a value."""
     keys = {*candidate.knobs, *arm.knobs} - set(named) - candidate.tuned
     pairs = [(value_of(candidate, key), value_of(arm, key) or "null") for key in keys]

@@ -208,9 +208,11 @@ class _Test(Decision):
         level = self._level(arms)
         if level.why or level.caveat:
             raise NotTested(f"the arms are not at {self.claim.at}: {level.why or level.caveat}")
-        common = (self.metric, self.setting.sources)
-        is_last = self.claim.at == Where.LAST  # where runs that diverged count in metrics of REACH
-        cells = [last_cell(self.frames, a, *common) if is_last else cell_of(self.frames, a, *common, level) for a in arms]
+        asked = (self.metric, self.setting.sources)
+        if self.claim.at == Where.LAST:  # where runs that diverged count in metrics of REACH
+            cells = [last_cell(self.frames, arm, *asked) for arm in arms]
+        else:
+            cells = [cell_of(self.frames, arm, *asked, level) for arm in arms]
         for arm, cell in zip(arms, cells, strict=True):
             if cell.empty:
                 states = [NOT_MEASURED] if cell.state == NOT_MEASURED else dict.fromkeys(run.state for run in arm.runs)
