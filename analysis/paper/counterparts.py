@@ -172,9 +172,9 @@ def counterparts(frames: Frames, selector: str) -> list[Counterpart]:
         of_trained = [evaluation for arm_evaluations in evaluations_of.values() for evaluation in arm_evaluations]
         bases = _bases(of_trained, evaluated, first.removeprefix("model="))
         return [Counterpart("", tuple(trained), True, tuple(bases))] if trained or bases else []
-    return [
-        Counterpart(arm.label if len(trained) > 1 else "", (arm,), False, tuple(evaluations_of[arm])) for arm in trained
-    ]
+    of_setting = labels.made_distinct({arm: arm.label for arm in trained}, [lambda a, *_: f"{a.label}, {a.setting}"])
+    names = of_setting if len(trained) > 1 else dict.fromkeys(trained, "")
+    return [Counterpart(names[arm], (arm,), False, tuple(evaluations_of[arm])) for arm in trained]
 
 
 @remembered  # every row of every table needs them

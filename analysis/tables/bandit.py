@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from analysis.frames.frames import Frames
+from analysis.frames.frames import Frames, grouped
 from analysis.report.cells import cells_frame, row_records
 from analysis.report.table import Format, Table
-from analysis.scores.arm import Arm, arms
+from analysis.scores.arm import Arm, arms, distinct_names
 from analysis.scores.cell import Cell, gravest, why_absent
 from analysis.scores.contrast import Scores
 from analysis.scores.density import (
@@ -66,11 +66,18 @@ def matches(frames: Frames) -> list[Match]:
     etas = sorted({a.eta for a in bandits if a.loss == "lad" and a.eta > 0}, reverse=True)
     policies = {str(run_id): part.sort_values("arm") for run_id, part in frames.policy.groupby("run_id")}
     bandits.sort(key=lambda a: (a.loss != "lad", a.setting))
-    return [_match(arm, eta, policies) for arm in bandits for eta in ([arm.eta] if arm.eta > 0 else etas)]
+    names: dict[Arm, str] = {}
+    for of_eta in grouped(bandits, lambda a: a.eta if a.eta > 0 else 0.0).values():
+        names |= distinct_names({arm: _name(arm) for arm in of_eta})
+    return [_match(arm, names[arm], eta, policies) for arm in bandits for eta in ([arm.eta] if arm.eta > 0 else etas)]
 
 
-def _match(arm: Arm, eta: float, policies: Mapping[str, pd.DataFrame]) -> Match:
+def _name(arm: Arm) -> str:
     name = f"{arm.method} + KL" if arm.loss != "lad" and arm.first.knob("trainer.kl") else arm.method
+    return ", ".join(filter(None, (name, arm.variant, arm.setting)))
+
+
+def _match(arm: Arm, name: str, eta: float, policies: Mapping[str, pd.DataFrame]) -> Match:
     finished = [run for run in arm.runs if run.run_id in policies and run.state == State.FINISHED]
     columns = {
         key: np.array([policies[run.run_id][key].to_numpy(float) for run in finished])
@@ -78,7 +85,7 @@ def _match(arm: Arm, eta: float, policies: Mapping[str, pd.DataFrame]) -> Match:
     }
     new_and_old = zip(columns["probability"], columns["probability_old"], strict=True)
     return Match(
-        method=", ".join(filter(None, (name, arm.variant, arm.setting))),
+        method=name,
         eta=eta,
         seeds=tuple(run.seed for run in finished),
         learned=np.array([learned_density(new, old) for new, old in new_and_old]),

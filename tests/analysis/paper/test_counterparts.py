@@ -172,15 +172,22 @@ def test_runs_of_another_model_task_or_knob_stand_in_no_row(tmp_path: Path) -> N
     assert [row[:3] for row in grid.rows[-2:]] == [("LAD", "77.66", "41.25"), ("· ours", "50.00", "–")]
 
 
-def test_several_arms_of_one_row_are_named_and_seeds_have_their_interval(tmp_path: Path) -> None:
-    for lr in (1e-6, 1e-5):
+@pytest.mark.parametrize(
+    ("key", "values", "names"),
+    [
+        ("lr", (1e-6, 1e-5), ["lr = 1e-05", "lr = 1e-06"]),
+        ("steps", (20, 40), ["loss=maxrl, steps=20", "loss=maxrl, steps=40"]),  # two settings
+    ],
+)
+def test_several_arms_of_one_row_are_named_and_seeds_have_their_interval(tmp_path: Path, key, values, names) -> None:
+    for at in values:
         for seed, value in enumerate((0.5, 0.6)):
-            frozen = {**config_of("model=maze_3m task=maze loss=maxrl"), "lr": lr, "seed": seed}
+            frozen = {**config_of("model=maze_3m task=maze loss=maxrl"), key: at, "seed": seed}
             logged = {40: {"evaluation/maze_17x17/pass_at_128": value}}
-            write_run(tmp_path, frozen, {}, logged_at=logged, name=f"m{lr}-s{seed}")
+            write_run(tmp_path, frozen, {}, logged_at=logged, name=f"m{at}-s{seed}")
     (grid,) = grids(counterparts.of_runs(load(tmp_path))["maxrl_table_3"])
     below = [row for row in grid.rows if row[0].startswith("·")]
-    assert [row[0] for row in below] == ["· ours (lr = 1e-05)", "· ours (lr = 1e-06)"]
+    assert [row[0] for row in below] == [f"· ours ({name})" for name in names]
     # Mean 55, standard deviation 7.07, t(0.975, 1) = 12.706: ± 63.5, more than is possible.
     assert {row[2] for row in below} == {"55.0 [0, 100]"}
 
