@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from analysis.frames.frames import Frames
+from analysis.frames.frames import Frames, grouped
 from analysis.report import style
 from analysis.report.lines import INTERVAL, draw, legend, logarithmic, references
 from analysis.report.looks import NUM_DASHES, Look
@@ -37,12 +37,11 @@ def _draw(frames: Frames, settings: list[Comparable]) -> Figure:
 
 def _panel(axes: Axes, frames: Frames, setting: Comparable, metric: Metric) -> dict[str, Artist]:
     handles: dict[str, Artist] = {}
-    variants = list(dict.fromkeys(a.variant for a in setting.lad))
-    for divergence, variant in dict.fromkeys((a.divergence, a.variant) for a in setting.lad):
-        line = [a for a in setting.lad if (a.divergence, a.variant) == (divergence, variant)]
+    variants = list(dict.fromkeys(a.named("", tuned=False) for a in setting.lad))
+    for name, line in grouped(setting.lad, lambda a: a.named(a.divergence, tuned=False)).items():
         cells = [cell(frames, a, metric, setting.sources) for a in line]
-        dash = variants.index(variant) % NUM_DASHES
-        handles[line[0].named(divergence)] = _line(axes, [1 / a.eta for a in line], cells, divergence, dash)
+        dash = variants.index(line[0].named("", tuned=False)) % NUM_DASHES
+        handles[name] = _line(axes, [1 / a.eta for a in line], cells, line[0].divergence, dash)
         if any(c.empty for c in cells):
             handles["no result"] = Line2D([], [], color=style.BASE, marker="x", linestyle="none")
     handles |= references(axes, frames, setting, metric)

@@ -1,13 +1,13 @@
 """Arms that differ by one knob: the rows of an ablation's table, a line of its figure."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Number
 from typing import Any
 
 from analysis.frames.frames import Frames
-from analysis.scores.arm import Arm, arms
+from analysis.scores.arm import Arm, arms, without
 from analysis.scores.comparable import Comparable, by_setting
 from analysis.scores.metric import Kind, Metric
 
@@ -37,7 +37,7 @@ def lines(
         for arm in setting.arms:
             # Tuned knobs may differ along a line: each arm has its own best value of them.
             keys = {knob, *arm.tuned}
-            group = groups.setdefault((arm.method, _without(arm.scales, keys), _without(arm.variant, keys)), {})
+            group = groups.setdefault((arm.method, without(arm.scales, keys), without(arm.variant, keys)), {})
             group[arm.first.knob(knob)] = arm
         num_alike = Counter((method, variant) for method, _, variant in groups)
         of_setting = [
@@ -57,17 +57,6 @@ def _line(method: str, details: Sequence[str], group: Mapping[Any, Arm]) -> Line
     distinction = ", ".join(filter(None, details))
     name = f"{method} ({distinction})" if distinction else method
     return Line(name, group[values[0]].loss, tuple(values), tuple(group[v] for v in values))
-
-
-def _without(details: str, keys: Collection[str]) -> str:
-    """The scales or the variant of an arm without these knobs. A component may repeat a knob: beta is loss.beta."""
-    names = {*keys, *map(_last_part, keys)}
-    parts = [(part, part.partition("=")[0]) for part in details.split(", ")]
-    return ", ".join(part for part, key in parts if key not in names and _last_part(key) not in keys)
-
-
-def _last_part(key: str) -> str:
-    return key.rpartition(".")[2]
 
 
 def metrics(setting: Comparable) -> dict[str, Metric]:

@@ -1,7 +1,7 @@
 """Arms: runs that differ by their seed alone. The rows of every table and the lines of every figure are arms."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -83,9 +83,10 @@ class Arm:
     def method(self) -> str:
         return f"{self.loss}-{self.divergence}" if self.divergence else self.loss
 
-    def named(self, name: str) -> str:
-        """The name, with the variant of the arm in parentheses where there is one."""
-        return f"{name} ({self.variant})" if self.variant else name
+    def named(self, name: str, *, tuned: bool = True) -> str:
+        """The name, with the variant of the arm in parentheses where there is one. tuned: with its tuned knobs, too."""
+        variant = self.variant if tuned else without(self.variant, self.tuned)
+        return f"{name} ({variant})" if variant else name
 
     @property
     def scales(self) -> str:
@@ -249,6 +250,17 @@ def distinct_names(names: Mapping[Arm, str]) -> dict[Arm, str]:
         return f"{name} ({', '.join(missing)})" if missing else name
 
     return labels.made_distinct(names, [with_missing])
+
+
+def without(details: str, keys: Collection[str]) -> str:
+    """The scales or the variant of an arm without these knobs. A component may repeat a knob: beta is loss.beta."""
+    names = {*keys, *map(_last_part, keys)}
+    parts = [(part, part.partition("=")[0]) for part in details.split(", ")]
+    return ", ".join(part for part, key in parts if key not in names and _last_part(key) not in keys)
+
+
+def _last_part(key: str) -> str:
+    return key.rpartition(".")[2]
 
 
 def settings(of_arms: Iterable[Arm]) -> dict[str, list[Arm]]:

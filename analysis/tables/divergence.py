@@ -66,8 +66,8 @@ def table(frames: Frames) -> Table | None:
 
 def summarise(frames: Frames, setting: Comparable) -> Summary:
     """Every divergence of one setting, the strict family first."""
-    in_order = sorted(setting.lad, key=lambda a: (rank(a.divergence), a.variant, -a.eta))
-    groups = grouped(in_order, lambda a: (a.divergence, a.variant))
+    names = {arm: arm.named(arm.divergence, tuned=False) for arm in setting.lad}
+    groups = grouped(sorted(names, key=lambda a: (rank(a.divergence), names[a], -a.eta)), names.__getitem__)
     shared = set.intersection(*({a.eta for a in arms} for arms in groups.values()))
     metric = setting.shown[0]  # the widest avg@n
     reported = {a: cell(frames, a, metric, setting.sources).mean for a in setting.lad}
@@ -76,16 +76,18 @@ def summarise(frames: Frames, setting: Comparable) -> Summary:
     is_validated = bool(on_validation) and all(map(math.isfinite, on_validation.values()))
     means = on_validation if is_validated else reported
     return Summary(
-        tuple(_group(arms, means) for arms in groups.values()), tuple(sorted(shared, reverse=True)), is_validated
+        tuple(_group(name, arms, means) for name, arms in groups.items()),
+        tuple(sorted(shared, reverse=True)),
+        is_validated,
     )
 
 
-def _group(arms: list[Arm], means: Mapping[Arm, float]) -> DivergenceArms:
+def _group(name: str, arms: list[Arm], means: Mapping[Arm, float]) -> DivergenceArms:
     scored_arms = [a for a in arms if math.isfinite(means.get(a, math.nan))]
     best = max(scored_arms, key=lambda a: means[a]) if scored_arms else None
     divergence = arms[0].divergence
     family = next((f for f, members in FAMILIES.items() if divergence in members), "")
-    return DivergenceArms(arms[0].named(divergence), family, tuple(arms), best, len(scored_arms))
+    return DivergenceArms(name, family, tuple(arms), best, len(scored_arms))
 
 
 def _blocks(frames: Frames, setting: Comparable) -> Iterable[Block]:

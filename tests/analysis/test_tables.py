@@ -23,11 +23,13 @@ from analysis.scores.arm import arms
 from analysis.tables import bandit, comparison, divergence, eta
 from tests.analysis.ledger_factory import (
     BASE,
+    change_sweep,
     config,
     config_of,
     counts,
     final,
     write_bandit,
+    write_planned,
     write_run,
     write_study,
     write_sweep,
@@ -113,6 +115,20 @@ def test_divergence_means_and_bests_by_hand(complete):
     assert value(table, "js (1/η = 1)", "Average", block="Best")["mean"] == 39 / 64
     assert not table.cells["row"].str.startswith("weak").any()
     assert any("kl, rkl, jf (weak family)" in note for note in table.notes)
+
+
+def test_arms_whose_rate_was_tuned_are_one_divergence_over_its_eta(tmp_path):
+    """js gets 2 and 4, hd 3 and 7 of 8, each at the best of its own rates."""
+    typed = {"js eta=1 lr=1e-4": 2, "js eta=2 lr=4e-4": 4, "hd eta=1 lr=4e-4": 3, "hd eta=2 lr=1e-4": 7}
+    write_planned(tmp_path, {f"loss=lad divergence={k}": {40: {"maze7": counts(n)}} for k, n in typed.items()})
+    change_sweep(tmp_path, tune={"keys": ["lr"]})
+    frames = load(tmp_path)
+    table = divergence.table(frames)
+    assert [value(table, row, "maze7", block="Mean")["mean"] for row in ("js", "hd")] == [3 / 8, 5 / 8]
+    assert value(table, "js (1/η = 1/2)", "maze7", block="Best")["mean"] == 4 / 8
+    drawn = {text.get_text() for text in eta_figure.figure(frames).legends[0].get_texts()}
+    assert {"hd", "js"} <= drawn
+    assert not any("lr" in text for text in drawn)
 
 
 def test_missing_runs_are_shown_with_their_reason_and_never_dropped(spoilt):
@@ -322,6 +338,17 @@ def test_bandit_distances_by_hand(tmp_path):
     # P_π is 1 on the first, so TV = 1 − 0.32156.
     share = math.exp(4) / (3 * math.exp(4) + 6)
     assert (off["total variation"], off["modes covered"]) == (pytest.approx(1 - share), 1)
+
+
+def test_bandit_arms_that_differ_in_beta_alone_are_rows_of_their_own(tmp_path):
+    write_bandit(tmp_path, "js", "target", seeds=(0,))
+    write_bandit(tmp_path, "grpo", "first mode", seeds=(0, 1))
+    frames = load(tmp_path)
+    of_grpo = frames.runs["loss"] == "grpo"
+    beta = (4.0 * (1 + frames.runs["seed"])).where(of_grpo)
+    runs = frames.runs.assign(beta=beta, group_id=frames.runs["group_id"].mask(of_grpo, beta.astype(str)))
+    rows = bandit.table(replace(frames, runs=runs, cache={})).cells["row"]
+    assert set(rows) == {"lad-js", "grpo + KL (beta=4)", "grpo + KL (beta=8)"}
 
 
 def test_a_bandit_run_without_a_policy_is_shown(tmp_path):
