@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 
-from analysis.frames.frames import Frames
+from analysis.frames.frames import Frames, grouped
 from analysis.report import style
 from analysis.report.lines import base_policy, draw, logarithmic
 from analysis.report.looks import Look, lighter
@@ -68,8 +68,8 @@ def _training(axes: Axes, frames: Frames, contest: LikelihoodComparison) -> None
 
 def _scaling(axes: Axes, frames: Frames, contest: LikelihoodComparison) -> None:
     sources = (contest.source,)
-    for name in objective.ordered(learner.objective for learner in contest.rewarded):
-        learners = [learner for learner in contest.rewarded if learner.objective == name]
+    lines = grouped(contest.rewarded, lambda x: (x.objective, "lr" in x.arm.tuned or x.arm.first.knob("lr")))
+    for (name, _), learners in lines.items():
         cells = [cell(frames, learner.arm, contest.metric, sources) for learner in learners]
         look = style.objective_look(name)
         draw(axes, [learner.samples for learner in learners], cells, Look(look["color"], look["marker"], 0))

@@ -17,7 +17,7 @@ from analysis.scores.ablation import metrics
 from analysis.scores.arm import Arm, arms
 from analysis.scores.crossed import LEAST_SEEDS, LEVEL
 from analysis.scores.excerpt import Excerpt, JudgedStep, Problem, excerpts
-from analysis.scores.importance import explored
+from analysis.scores.importance import RESULT, explored
 from analysis.scores.metric import possible, training_names
 from analysis.scores.selection import ordered
 from analysis.scores.trajectory import Curve, curve, settings_with_curves
@@ -175,15 +175,17 @@ def _search(frames: Frames) -> dict[str, Any] | None:
     search = explored(frames)
     if search is None:
         return None
+    scale, unit = (1, "") if search.metrics == (RESULT,) else (100, ", %")
     return {
         "knobs": list(search.knobs),
         "metrics": list(search.metrics),
+        "unit": unit,
         "importance": [
             [knob, [round(share, 4) if math.isfinite(share) else None for share in shares]]
             for knob, shares in search.importance.items()
         ],
         "rows": [
-            {"name": run.name, "values": list(values), "results": [round(100 * v, 3) for v in results]}
+            {"name": run.name, "values": list(values), "results": [round(scale * v, 3) for v in results]}
             for run, values, results in zip(search.runs, search.values, search.results, strict=True)
         ],
     }

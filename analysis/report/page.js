@@ -345,7 +345,7 @@
 
   const search = data.search;
   if (search && $("coordinates")) {
-    const axes = [...search.knobs, ...search.metrics.map((metric) => `${metric}, %`)];
+    const axes = [...search.knobs, ...search.metrics.map((metric) => metric + search.unit)];
     const [WIDTH, HEIGHT, TOP, SIDE] = [1000, 340, 34, 60];
     const columns = axes.map((_, k) => search.rows.map((row) => String([...row.values, ...row.results][k])));
     const scales = columns.map((values) => {

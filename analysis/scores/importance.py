@@ -15,6 +15,7 @@ from rlvr.ledger.cause import State
 from rlvr.metrics import EVALUATION, VALIDATION, accuracy
 
 LEAST_RUNS = 6
+RESULT = "result"  # the expected reward, where no problem was judged: not a share
 MOST_VALUES = 6  # of a numeric knob: more values are put into so many groups of equal size
 
 
@@ -51,7 +52,7 @@ def explored(frames: Frames) -> Explored | None:
     shares = {k: tuple(explained(values, column) for column in columns) for k, values in by_knob.items()}
     ranked = dict(sorted(shares.items(), key=lambda pair: (-pair[1][0] if math.isfinite(pair[1][0]) else 1.0, pair[0])))
     texts = tuple(zip(*by_knob.values(), strict=True))
-    return Explored(tuple(varied), runs, texts, tuple(map(str, metrics)) or ("result",), results, ranked)
+    return Explored(tuple(varied), runs, texts, tuple(map(str, metrics)) or (RESULT,), results, ranked)
 
 
 def _results(frames: Frames, run: RunRow, metrics: Sequence[Metric]) -> tuple[float, ...]:

@@ -19,10 +19,12 @@ def table(frames: Frames) -> Table | None:
         return None
     parts = [fill(frames, [_block(contest)], columns([contest.metric], [contest.source])) for contest in all_contests]
     cells = pd.concat(parts, ignore_index=True)
+    rates = [{learner.arm.first.knob("lr") for learner in contest.learners} - {None} for contest in all_contests]
+    one_rate = "One learning rate for all arms of a block: an objective that stalls here may learn at a larger one."
     notes = (
         "Accuracy at the last evaluation. Cross-entropy learns from the known answer and takes no rollouts.",
         "G: rollouts per prompt. MaxRL at G follows the expansion of log p to order G − 1.",
-        "One learning rate for all arms of a block: an objective that stalls here may learn at a larger one.",
+        *([one_rate] if max(map(len, rates)) < 2 else []),
     )
     shown = tuple(dict.fromkeys(str(c.metric) for c in all_contests))
     ours = Table("exact_likelihood", "Exact likelihood", QUESTION, cells, shown, notes, format=Format(decimals=2))

@@ -23,13 +23,14 @@ def write_arm(
     temperature: float = 1.0,
     seed: int = 0,
     diverged: bool = False,
+    lr: float = 1e-6,
 ) -> str:
     """A run on `classes`: nothing right of 16 at step 0, then `right` of 16, and eight steps of training."""
-    frozen = {**config(loss, evaluation={"temperature": temperature}), "rollout": {"samples": G}, "seed": seed}
+    frozen = {**config(loss, lr=lr, evaluation={"temperature": temperature}), "rollout": {"samples": G}, "seed": seed}
     frozen["choices"] |= {"advantage": advantage or loss, "task": "classes"}
     training = {"reward/accuracy": [right / 16] * 8, "optim/grad_norm": [0.5] * 8}
     first, last = ({"classes": counts(c, c)} for c in (0, right // 2))
-    name = f"{loss}-samples{G}{f'-t{temperature}' * (temperature != 1)}-s{seed}"
+    name = f"{loss}-samples{G}{f'-t{temperature}' * (temperature != 1)}{f'-lr{lr}' * (lr != 1e-6)}-s{seed}"
     cause = "diverged" if diverged else "ok"
     return write_run(home, frozen, {0: first, 40: last}, training=training, name=name, cause=cause)
 
@@ -97,6 +98,15 @@ def test_the_figure_draws_every_learner_and_both_references(home: Path) -> None:
     # REINFORCE never saw a success: it has no place on a logarithmic axis
     assert [len(line.get_xdata()) for line in gradients.lines] == [0, 8, 8]
     assert encode(drawn, "png")
+
+
+def test_arms_of_another_rate_are_a_line_of_their_own_and_no_note_says_one_rate(home: Path) -> None:
+    assert "One learning rate for all arms of a block" in exact_likelihood.table(load(home)).notes[2]
+    write_arm(home, "maxrl", 4, 6, lr=1e-5)
+    frames = load(home)
+    assert not any("One learning rate" in note for note in exact_likelihood.table(frames).notes)
+    lines = figure.figure(frames).axes[1].lines[:3]
+    assert {tuple(line.get_xdata()): line.get_ydata()[0] for line in lines} == {(4, 16, 64): 12.5, (4,): 37.5, (16,): 0}
 
 
 def test_an_objective_follows_from_the_loss_or_from_the_advantage_of_a_plain_gradient() -> None:

@@ -1,16 +1,18 @@
 """How much of the variance of results goes along with a knob: against statsmodels, and where it is known."""
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
 import statsmodels.api as sm
 
 from analysis.frames.load import load
+from analysis.report import interactive
 from analysis.scores import excerpt as excerpt_module
 from analysis.scores.excerpt import excerpts, flipped
 from analysis.scores.importance import explained, explored
-from tests.analysis.ledger_factory import FINAL, write_study
+from tests.analysis.ledger_factory import FINAL, config, write_run, write_study
 
 
 def test_it_is_the_adjusted_r_squared_of_a_regression_on_the_values():
@@ -43,6 +45,18 @@ def test_every_finished_run_of_a_grid_is_placed_by_its_knobs(tmp_path):
     assert study.metrics == ("avg@8", "pass@8")  # those that the page headlines
     assert study.results[place] == pytest.approx(((20 / 32 + 19 / 32) / 2, 3 / 4))  # over maze7 and maze9
     assert {len(shares) for shares in study.importance.values()} == {2}
+
+
+def test_only_shares_are_printed_in_per_cent(tmp_path):
+    """Expected rewards of a bandit are not."""
+    for i, (lr, kl) in enumerate(product((1e-5, 1e-4, 1e-3), (0.1, 0.2))):
+        frozen = config("grpo", lr=lr, trainer={"kl": kl})
+        write_run(tmp_path, frozen, {}, logged_at={40: {"evaluation/bandit/expected_reward": 2.5 + i}}, name=f"r{i}")
+    search = interactive._search(load(tmp_path))
+    assert (search["unit"], sorted(row["results"] for row in search["rows"])) == ("", [[2.5 + i] for i in range(6)])
+    write_study(tmp_path / "shares")
+    search = interactive._search(load(tmp_path / "shares"))
+    assert (search["unit"], max(row["results"][1] for row in search["rows"])) == (", %", 100)
 
 
 def test_each_arm_in_turn_adds_the_problem_on_which_it_lies_furthest_from_the_first():
