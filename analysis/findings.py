@@ -71,14 +71,27 @@ def findings(files: Sequence[Path], folder: Path = STUDY_FILES) -> str:
         return "No study has a bundle yet.\n"
     today, names = claims_of_files(folder), _names(files)
     parts_of: dict[str, dict[str, list[tuple[str, Frames]]]] = {}
-    for file, frames in sorted(((f, bundle.read(f)) for f in files), key=lambda part: _newest_first(part[1])):
-        parts_of.setdefault(frames.study, {}).setdefault(instrument(frames), []).append((names[file], frames))
+    ordered = sorted(((f, bundle.read(f)) for f in files), key=lambda part: _newest_first(part[1]))
+    for (file, frames), of in zip(ordered, instruments([frames for _, frames in ordered]), strict=True):
+        parts_of.setdefault(frames.study, {}).setdefault(of, []).append((names[file], frames))
     studies = [_Study.of(name, parts, today.get(name)) for name, parts in sorted(parts_of.items())]
     untested = [name for name in today if name not in parts_of]
     everything = [verdict for study in studies for verdict in study.first]
     everything += [Verdict(read(claim), Outcome.NOT_TESTED) for name in untested for claim in today[name]]
     summary = "\n".join([*_summary(everything, untested), *_of_two(studies)])
     return "\n\n".join([summary, *(part for study in studies for part in study.section())]) + "\n"
+
+
+def instruments(parts: Sequence[Frames]) -> list[str]:
+    """The instrument of each bundle. What adds seeds to an arm of an older bundle of the study, but not to all of its
+    tasks, measured with that one's. parts: newest first."""
+    of_arms: dict[tuple[str, str], str] = {}
+    names: list[str] = []
+    for frames in reversed(parts):
+        its_arms = [(frames.study, run.group_id) for run in frames.rows]
+        names.append(next((of_arms[arm] for arm in its_arms if arm in of_arms), instrument(frames)))
+        of_arms |= dict.fromkeys(its_arms, names[-1])
+    return names[::-1]
 
 
 def instrument(frames: Frames) -> str:

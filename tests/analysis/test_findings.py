@@ -165,12 +165,20 @@ def test_each_instrument_has_a_column_and_where_they_disagree_is_listed(tmp_path
 
 
 def test_adapters_and_full_weights_of_one_model_are_two_instruments(tmp_path):
-    """Each has its own file, whose name of the model is that of the file without its folder and ending."""
+    """Each has its own file, whose name of the model is that of the file without its folder and ending. Seeds of one
+    task alone belong to both."""
     model = {"model": {"path": "/models/Small-135M.Q4_1.gguf"}, "choices": {"task": "sums"}}
     for rank, expected in ((16, "Small-135M.Q4_1 (LoRA), sums"), (None, "Small-135M.Q4_1, sums")):
         home = tmp_path / str(rank)
         write_bundle(home, home.with_suffix(".rlvr"), "one", frozen={**model, "trainer": {"lora_rank": rank}})
         assert findings.instrument(bundle.read(home.with_suffix(".rlvr"))) == expected
+    tasks = {"a": ((0, 1), "maze"), "b": ((0, 1), "arithmetic"), "later": ((2, 3), "maze")}
+    for name, (seeds, task) in tasks.items():
+        about = {"frozen": {"choices": {"task": task}}, "words": f"task.size={len(task)} "}
+        write_bundle(tmp_path / name, tmp_path / f"{name}.rlvr", "one", seeds=seeds, **about)
+    a, b, later = (bundle.read(tmp_path / f"{name}.rlvr") for name in tasks)
+    assert findings.instruments([later, bundle.merged([a, b])]) == ["arithmetic, maze"] * 2
+    assert findings.instruments([b, a]) == ["arithmetic", "maze"]
 
 
 def test_claims_that_say_the_same_of_another_metric_or_relation_have_a_row_each(tmp_path):
