@@ -25,7 +25,6 @@ from analysis.scores.crossed import LEVEL
 from analysis.scores.metric import parse
 from analysis.scores.verdict import verdicts
 from rlvr.ledger import terminal
-from rlvr.ledger.cause import State
 from rlvr.ledger.files import write_atomically
 from rlvr.ledger.runs import parse_yaml
 
@@ -71,7 +70,7 @@ def findings(files: Sequence[Path], folder: Path = STUDY_FILES) -> str:
         return "No study has a bundle yet.\n"
     today, names = claims_of_files(folder), _names(files)
     parts_of: dict[str, dict[str, list[tuple[str, Frames]]]] = {}
-    ordered = sorted(((f, bundle.read(f)) for f in files), key=lambda part: _newest_first(part[1]))
+    ordered = sorted(((f, bundle.read(f)) for f in files), key=lambda part: bundle.newest_first(part[1]))
     for (file, frames), of in zip(ordered, instruments([frames for _, frames in ordered]), strict=True):
         parts_of.setdefault(frames.study, {}).setdefault(of, []).append((names[file], frames))
     studies = [_Study.of(name, parts, today.get(name)) for name, parts in sorted(parts_of.items())]
@@ -120,16 +119,6 @@ def claims_of_files(folder: Path = STUDY_FILES) -> dict[str, list[Mapping[str, A
         file.stem: cast(Mapping[str, Any], parse_yaml(file.read_bytes())) for file in sorted(folder.glob("*.yaml"))
     }
     return {name: list(content["claims"]) for name, content in files.items() if content.get("claims")}
-
-
-def _newest_first(frames: Frames) -> tuple[float, int]:
-    """Orders bundles by their newest run; of the same runs the bundle that has more of them finished is newer."""
-    return -_created(frames), -int((frames.runs["state"] == State.FINISHED).sum())
-
-
-def _created(frames: Frames) -> float:
-    """The time of the newest run, in seconds since 1970."""
-    return float(frames.runs["created"].max())
 
 
 def inserted(page: str, text: str) -> str:
@@ -325,5 +314,5 @@ def _provenance(frames: Frames) -> str:
     states = ", ".join(f"{number} {state}" for state, number in runs["state"].value_counts().items())
     seeds = sorted(runs["seed"].astype(int).unique())
     commits = ", ".join(sorted({str(sha)[:7] for sha in runs["git_sha"] if sha})) or "unknown"
-    day = datetime.fromtimestamp(_created(frames), UTC).date()
+    day = datetime.fromtimestamp(float(frames.runs["created"].max()), UTC).date()
     return f"{len(runs)} runs ({states}), seeds {', '.join(map(str, seeds))}, commit {commits}, {day}."

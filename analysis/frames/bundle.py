@@ -38,6 +38,7 @@ from analysis.frames.runs import COLUMNS, without_secret
 from analysis.frames.samples import LATER, Response, of_texts, stored
 from analysis.frames.tables import METRICS, SCHEMAS, TEXT, Tables, decoded, schema, with_names
 from rlvr.ledger import layout
+from rlvr.ledger.cause import State
 from rlvr.ledger.files import write_atomically
 from rlvr.ledger.sweeps import Sweep
 from rlvr.ledger.tags import redact
@@ -345,7 +346,7 @@ def _metrics(tables: Mapping[str, pa.Table]) -> pa.Table:
 
 
 def merged(parts: Sequence[Frames], *, mixed_code: bool = False) -> Frames:
-    """The runs of several bundles as those of one study. A run that is in several of them is read from the first.
+    """The runs of several bundles as those of one study. A run that is in several of them is read from the newest.
 
     If the bundles are of several studies, `studies` has the frames of each, since claims belong to a study. Raises
     LookupError for two runs of one arm with one seed and, unless `mixed_code`, for runs of one with different code.
@@ -356,12 +357,17 @@ def merged(parts: Sequence[Frames], *, mixed_code: bool = False) -> Frames:
     return together
 
 
+def newest_first(frames: Frames) -> tuple[float, int]:
+    """Orders bundles by their newest run; of the same runs the bundle that has more of them finished is newer."""
+    return -float(frames.runs["created"].max()), -int((frames.runs["state"] == State.FINISHED).sum())
+
+
 def _together(parts: Sequence[Frames]) -> Frames:
     if len(parts) == 1:
         return parts[0]
-    new_ids: list[set[str]] = []  # by part, the runs that no earlier part has
-    for part in parts:
-        new_ids.append({str(i) for i in part.runs["run_id"]} - set().union(*new_ids))
+    oldest_first = sorted(range(len(parts)), key=lambda number: newest_first(parts[number]))[::-1]
+    newest = {str(i): number for number in oldest_first for i in parts[number].runs["run_id"]}
+    new_ids = [{i for i, of in newest.items() if of == number} for number in range(len(parts))]
     pairs = list(zip(parts, new_ids, strict=True))
     runs = [part.runs[part.runs["run_id"].isin(list(ids))] for part, ids in pairs]
     tables: dict[str, pa.Table] = {}

@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -162,6 +163,13 @@ def test_merged_bundles_have_the_claims_of_the_newest_launch(tmp_path):
     for order in (files, files[::-1], [*files, files[0]]):
         together = bundle.merged([bundle.read(file) for file in order])
         assert (together.baseline, [sweep.sweep_id for sweep in together.sweeps]) == ("loss=rloo", ["s0", "s1"])
+
+
+def test_a_run_of_two_bundles_is_read_from_the_newer_one(packed):
+    frames = bundle.read(packed[1])
+    stale = replace(frames, runs=frames.runs.assign(state="queued"), cache={})
+    for order in ([stale, frames], [frames, stale]):
+        assert bundle.merged(order).runs["state"].tolist() == frames.runs["state"].tolist()
 
 
 def test_bundles_of_several_studies_have_the_claims_of_each(tmp_path, capsys):
