@@ -1,5 +1,7 @@
 """Training curves: a line per arm, the mean over its seeds, with its 95 % band over them."""
 
+import math
+
 import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
@@ -59,7 +61,8 @@ def _draw(frames: Frames, panels: list[tuple[str, str]]) -> Figure:
                 label = f"{arm.short}, {arm.setting}" if arm.setting else arm.short
                 handles[label] = _curve(axes, by_seed, look, possible(name), band=len(shown) <= MOST_BANDS)
                 window = max(window, _window(by_seed))
-        low, high = np.nanmin(values.to_numpy(float)), np.nanmax(values.to_numpy(float))
+        numbers = values.to_numpy(float)
+        low, high = (np.nanmin(numbers), np.nanmax(numbers)) if numbers.size else (math.nan, math.nan)
         axes.set_title(title, loc="left", fontsize=8)
         axes.set_xlabel("step")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))

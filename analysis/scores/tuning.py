@@ -88,7 +88,8 @@ def tuned(frames: Frames) -> list[Tuned]:
         other_knobs = {key: value for key, value in arm.knobs.items() if key not in keys}
         name = labels.text(other_knobs) or arm.method
         by_name.setdefault(f"{name}, {arm.setting}" if several else name, []).append(arm)
-    return [_of_arm(name, of_values, rule, scores) for name, of_values in by_name.items()]
+    tunings = [_of_arm(name, of_values, rule, scores) for name, of_values in by_name.items()]
+    return [tuning for tuning in tunings if tuning.values]  # a knob of the setting is no arm's
 
 
 def _of_arm(name: str, of_values: Sequence[Arm], rule: Mapping[str, Any], scores: Mapping[str, float]) -> Tuned:

@@ -240,7 +240,8 @@ def test_the_training_curves_of_all_arms_have_names_and_looks_of_their_own(tmp_p
     for temperature in (0.6, 1.0):
         for loss, kl in (("grpo", 0.0), ("grpo", 0.01), ("pacs", 0.0), ("lad", 0.0)):
             frozen = config(loss, "js", trainer={"kl": kl}, evaluation={"temperature": temperature})
-            logged, name = {"policy/entropy": [1.0, temperature]}, f"{loss}-{kl}-{temperature}"
+            logged = {"policy/entropy": [1.0, temperature], "optim/grad_norm": [float("nan")] * 2}  # no line
+            name = f"{loss}-{kl}-{temperature}"
             write_run(tmp_path, frozen, {2: {"maze7": counts(1)}}, training=logged, name=name)
     drawn = training_figure.figure(load(tmp_path))
     (legend,) = drawn.legends
@@ -249,6 +250,7 @@ def test_the_training_curves_of_all_arms_have_names_and_looks_of_their_own(tmp_p
     assert {name.partition(", ")[2] for name in names} == {"evaluation.temperature=0.6", "evaluation.temperature=1"}
     assert len(names) == 2 * len(labels)
     lines = drawn.axes[0].lines
+    assert not drawn.axes[1].lines
     assert len({(line.get_color(), str(line._dash_pattern)) for line in lines}) == len(lines) == 2 * len(labels)
 
 

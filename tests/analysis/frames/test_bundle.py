@@ -15,6 +15,7 @@ import pytest
 
 from analysis import command
 from analysis.exchange import joined
+from analysis.figures import tuning as tuning_figure
 from analysis.frames import bundle
 from analysis.frames.bundle import COLUMNS
 from analysis.frames.load import load
@@ -230,6 +231,9 @@ def test_what_is_tuned_in_two_settings_is_picked_in_each(tmp_path):
     picked = {(c["block"], c["row"]) for c in tuning.table(load(tmp_path)).records if "picked" in c["row"]}
     assert len(picked) == 2
     assert {(block[-1], row.partition(" (")[0]) for block, row in picked} == {("7", "lr = 0.0001"), ("9", "lr = 1e-05")}
+    change_sweep(tmp_path, tune={"keys": ["task.size"], "values": ["task.size=7", "task.size=9"], "picks": {}})
+    assert tuning_figure.figure(load(tmp_path)) is None
+    assert tuning.table(load(tmp_path)) is None
 
 
 def rebuilt(file: Path, out: Path, **changed: bytes | None) -> Path:
