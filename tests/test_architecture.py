@@ -24,8 +24,9 @@ def test_the_house_stays_small_enough_to_walk_through(house: House) -> None:
     assert len(house.loose) <= 6, house.loose
     assert len(house.arrows) <= 21, sorted(house.arrows)
     assert max(house.floors.values()) <= 7, house.floors
-    # 60, and `rlvr.load` of the door, which reads the frames of `analysis`.
-    assert sum(map(len, house.arrows.values())) <= 61, house.arrows
+    # 60; `rlvr.load` of the door, which reads the frames of `analysis`; the native engine, which asks for a model's
+    # positions where `rlvr.task` knows them.
+    assert sum(map(len, house.arrows.values())) <= 62, house.arrows
     assert not house.circles
     assert len(house.longest_chain) <= 16, " > ".join(house.longest_chain)  # its last: who may open a lock
 
