@@ -83,6 +83,7 @@ def _longest(model: Path) -> int:
     vLLM takes its long factors for every request, however short.
     """
     config = json.loads((model / "config.json").read_bytes())
+    config |= config.get("text_config") or {}  # the text model of several
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     limit = rope.get("original_max_position_embeddings") or config.get("original_max_position_embeddings")
     return limit if limit and "long_factor" in rope else -1
