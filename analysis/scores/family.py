@@ -89,7 +89,8 @@ def family(
     # A difference whose own spread is the largest has only its own degrees of freedom.
     plain = [replace(w, df_seed=s.df_seed) if w.seed == s.seed else w for w, s in zip(summaries, alone, strict=True)]
     df = min((float(s.df) for s in summaries if not s.alike), default=1.0)  # what is alike has no spread to estimate
-    largest = _largest_t(_correlation(differences, pooled, one_reference), df)
+    in_order = sorted(differences, key=lambda d: d.values.tobytes())  # not a table's, on which the draws would depend
+    largest = _largest_t(_correlation(in_order, pooled, one_reference), df)
     if level > BEYOND:
         alpha = (1 - level) / len(alone)  # Bonferroni's, with wider intervals
     else:
