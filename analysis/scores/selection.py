@@ -43,13 +43,15 @@ def references(arms: Sequence[Arm], selector: str) -> dict[str, Arm]:
     the most of them; else the single one without further knobs.
     """
     candidates = select(arms, selector)
+    if len(candidates) == 1:
+        return {arm.group_id: candidates[0] for arm in arms if arm is not candidates[0]}
     selector_keys = set(labels.parse(selector))
-    plain = [arm for arm in candidates if len(candidates) == 1 or set(arm.knobs) <= selector_keys | arm.tuned]
+    plain = [arm for arm in candidates if set(arm.knobs) <= selector_keys | arm.tuned]
     by_group: dict[str, Arm] = {}
     for arm in arms:
-        others = [] if arm in candidates or len(candidates) == 1 else candidates
-        lacking = {other: _num_lacking(other, arm, selector_keys) for other in others}
-        nearest = [other for other, number in lacking.items() if number == min(lacking.values()) < math.inf]
+        lacking = {} if arm in candidates else {c: _num_lacking(c, arm, selector_keys) for c in candidates}
+        least = min(lacking.values(), default=math.inf)
+        nearest = [candidate for candidate, number in lacking.items() if number == least < math.inf]
         unique = next((few[0] for few in (nearest, plain) if len(few) == 1), arm)
         if unique is not arm:
             by_group[arm.group_id] = unique

@@ -41,7 +41,9 @@ def table(frames: Frames, ask: ComparisonOptions = ComparisonOptions()) -> Table
     all_arms = arms(frames)
     if not all_arms:
         return None
-    metrics = parse(ask.metrics, frames, list(frames.seeds)) if ask.metrics else _usual(frames, all_arms)
+    by_setting = {name: [i for arm in of for i in arm.run_ids] for name, of in settings(all_arms).items()}
+    usual = {} if ask.metrics else {name: default_metrics(frames, ids) for name, ids in by_setting.items()}
+    metrics = parse(ask.metrics, frames, list(frames.seeds)) if ask.metrics else _in_order(frames, by_setting, usual)
     if not metrics:
         return None
     has_reference = False
@@ -53,11 +55,10 @@ def table(frames: Frames, ask: ComparisonOptions = ComparisonOptions()) -> Table
         comparable = has_base or len(setting_arms) > 1
         against = _references(setting_arms, selector, frames.baseline) if comparable else {}
         has_reference = has_reference or bool(against)
-        run_ids = [i for arm in setting_arms for i in arm.run_ids]
-        sources, _ = benchmarks(frames, run_ids)
+        sources, _ = benchmarks(frames, by_setting[setting])
         title = ", ".join(filter(None, (setting, *(sources if len(sources) == 1 else ()))))
         block = Block(title, tuple(_rows(setting_arms, against, has_base=has_base)))
-        measured = metrics if ask.metrics else default_metrics(frames, run_ids)
+        measured = usual.get(setting, metrics)
         cells = fill(frames, [block], _columns(sources, [m for m in metrics if m in measured]))
         parts.append(_crossed(cells, setting_arms, ask.across) if _have(setting_arms, ask.across) else cells)
     if ask.across and not _have(all_arms, ask.across):
@@ -86,11 +87,12 @@ def table(frames: Frames, ask: ComparisonOptions = ComparisonOptions()) -> Table
     )
 
 
-def _usual(frames: Frames, all_arms: Sequence[Arm]) -> list[Metric]:
+def _in_order(
+    frames: Frames, by_setting: Mapping[str, Sequence[str]], usual: Mapping[str, Sequence[Metric]]
+) -> list[Metric]:
     """The usual metrics of each setting, whose avg@n and pass@k are the widest that it measured, in the usual order."""
-    by_setting = [[i for arm in of_setting for i in arm.run_ids] for of_setting in settings(all_arms).values()]
-    kinds = [metric.kind for metric in default_metrics(frames, chain.from_iterable(by_setting))]
-    metrics = dict.fromkeys(metric for run_ids in by_setting for metric in default_metrics(frames, run_ids))
+    kinds = [metric.kind for metric in default_metrics(frames, chain.from_iterable(by_setting.values()))]
+    metrics = dict.fromkeys(chain.from_iterable(usual.values()))
     return sorted(metrics, key=lambda metric: (kinds.index(metric.kind), metric.k))
 
 

@@ -138,9 +138,11 @@ class TrainingRun:
     def _step(self, step: int) -> dict[str, float]:
         began, handover_s = time.perf_counter(), self.handover.seconds
         sampled = self.step_sampler.take(step)
-        all_cut = not any(completion.finished for group in sampled.groups for completion in group.completions)
-        if self.config.rollout.overlong_filter and all_cut and self.trainer.num_updates:
-            sampled = replace(sampled, groups=[])  # a run does not end for one such step; `without_cut` refuses a first
+        may_be_empty = (
+            self.config.rollout.overlong_filter and self.trainer.num_updates
+        )  # a first is refused: `without_cut`
+        if may_be_empty and not any(c.finished for group in sampled.groups for c in group.completions):
+            sampled = replace(sampled, groups=[])  # a run does not end for one step whose responses were all cut
         self.empty_steps.check(sampled)
         if self.parts.first_responses is not None:
             self.parts.first_responses.check_step(sampled.metrics, self.place.max_tokens)

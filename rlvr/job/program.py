@@ -136,7 +136,7 @@ class Run:
     @property
     def logged(self) -> int:
         """The last step up to which every step is logged, by any attempt."""
-        while self._logged + 1 in self._journal.steps:
+        while self.has_logged(self._logged + 1):
             self._logged += 1
         return self._logged
 
@@ -178,7 +178,7 @@ class Run:
 
     def _write(self, step: int, groups: Sequence[Rollout]) -> None:
         """Write the samples of an evaluation, unless an earlier attempt has recorded the step with its own."""
-        if step in self._journal.steps and layout.evaluation(self.directory, step).exists():
+        if self.has_logged(step) and layout.evaluation(self.directory, step).exists():
             return
         for line in warnings(groups) if step == 0 else ():
             log.warning("%s", line)
