@@ -22,7 +22,7 @@ from sweeps.verdict import LaunchOutcome, RunEnd
 from sweeps.watchdog import Watchdog
 from sweeps.worker import Guard, RunWorker, ShipperProcess, kill_tagged, new_tag, pool
 
-FALSE_STARTS = 3  # after so many workers in a row that exit before they are ready, the launch gives up
+FALSE_STARTS = 3  # after so many workers that exit before they are ready no more are started, until a ready one ends
 POLL_S = 0.2  # for changes without an event: signals, exits whose pipes stay open, runs of other launches
 FAILED_TURNS = 300  # after so many in a row, a minute, runs are no longer waited for
 LEAVE_S = 1.0  # for workers to exit by themselves at the end
@@ -254,7 +254,7 @@ class Dispatcher:
                 self.watchdogs[run_id] = Watchdog(self.ledger.run_dir(run_id), worker.before, self.hung_min, worker.tag)
                 self.progress.started(run_id)
         num_starting = sum(worker.process is not None and not worker.ready for worker in self.pool)
-        for worker in self.pool:
+        for worker in self.pool if self.false_starts < FALSE_STARTS else ():
             if worker.warm and worker.process is None and len(self.queue) > num_starting:
                 worker.start()
                 self.selector.register(worker.answers, selectors.EVENT_READ, worker)
@@ -304,7 +304,7 @@ class Dispatcher:
         answers, ended = worker.read()
         for answer in answers:
             if "ready" in answer:
-                worker.ready, self.false_starts = True, 0
+                worker.ready = True
             elif worker.run_id is not None:
                 run_id = worker.take()
                 self._record_end(run_id, verdict.verdict_of_answer(self.ledger.run_dir(run_id), worker.before, answer))
@@ -335,10 +335,9 @@ class Dispatcher:
                 known=self.watchdogs[run_id].verdict(worker.log_path),
             )
             self._record_end(run_id, end)
-        elif not was_ready and not self.stopping:
-            self.false_starts += 1
-            if self.false_starts >= FALSE_STARTS:
-                self._give_up(worker)
+        self.false_starts = 0 if was_ready else self.false_starts + (not self.stopping)
+        if self.false_starts >= FALSE_STARTS:
+            self._give_up(worker)
 
     def _record_end(self, run_id: str, end: RunEnd) -> None:
         """Queue the run again if its end allows it, else add it to the outcome."""
@@ -359,7 +358,11 @@ class Dispatcher:
         self.progress.ended(run_id)
 
     def _give_up(self, worker: RunWorker) -> None:
+        """Start no more workers while others are there, which go on with the queue; without any its runs fail."""
         lines = worker.log_path.read_text(errors="replace").strip().splitlines() or ["its log is empty"]
+        if any(other.process is not None for other in self.pool):
+            self.progress.say(f"fewer     no further worker could start: {lines[-1]} ({worker.log_path})")
+            return
         self.why_no_worker = f"no worker could start: {lines[-1]} ({worker.log_path})"
         for run_id in self.queue:
             self.outcome.add(run_id, State.FAILED, self.why_no_worker)

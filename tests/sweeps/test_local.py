@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pty
+import shlex
 import shutil
 import signal
 import subprocess
@@ -203,6 +204,17 @@ def test_workers_that_cannot_start_are_given_up_with_the_last_line_of_their_log(
     assert (sorted(outcome.failed), outcome.exit_code) == (["a", "b"], 1)
     assert "no torch here" in outcome.messages["a"]
     assert ledger.state("a").state == "planned"
+
+
+def test_workers_that_are_ready_carry_out_the_queue_when_no_further_one_can_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = plan(tmp_path, **{run_id: {"pause": 0.3} for run_id in "ab"}, c="kill", d="")
+    worker = shlex.join([sys.executable, *WORKER, "--serve"])
+    script = f"mkdir {tmp_path}/alone || exit 1; {worker}; rmdir {tmp_path}/alone"  # no room for two
+    outcome = launch(ledger, command=["sh", "-c", script])
+    assert (sorted(outcome.finished), outcome.exit_code) == (list("abcd"), 0)
+    assert "no further worker could start" in capsys.readouterr().out
 
 
 # --- being told to stop
