@@ -9,7 +9,7 @@ TORCH  := torch==2.13.0
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install lock audit quickstart picture test test-third test-oldest test-all lint check map bench bench-gpu browse cluster-up cluster-down tracking-up tracking-down clean
+.PHONY: help install lock audit quickstart picture test test-quarter test-oldest test-all lint check map bench bench-gpu browse cluster-up cluster-down tracking-up tracking-down clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -69,8 +69,8 @@ $(VLLM)/.installed:
 test: $(STAMP)  ## the tests of a laptop, of less than a second each: no servers, no SLURM, no vLLM (four to seven minutes on two cores)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow and not real'
 
-test-third: $(STAMP) vllm-env  ## one test of each real thing, and the third THIRD=0, 1 or 2 of the other slow ones
-	$(BIN)/python -m pytest -n 4 --dist loadfile -m 'slow or real' --third $(THIRD)
+test-quarter: $(STAMP) vllm-env  ## one test of each real thing, and the quarter QUARTER=0 to 3 of the other slow ones
+	$(BIN)/python -m pytest -n 4 --dist loadfile -m 'slow or real' --quarter $(QUARTER)
 
 test-oldest:  ## the trainer and the objectives with the oldest torch that is supported, in an environment of its own (7 GB)
 	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)

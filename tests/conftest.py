@@ -2,7 +2,7 @@
 
 A test without a mark costs less than a CPU second (`make test`). Tests marked `slow` or `real` take more, or start
 something real. `make test-all` runs everything; continuous integration runs one test of each real thing (`smoke`) and a
-third of the other slow and real ones: `--third N`.
+quarter of the other slow and real ones: `--quarter N`.
 """
 
 import gc
@@ -30,18 +30,18 @@ for _number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
 settings.register_profile("suite", deadline=None, derandomize=True)
 settings.load_profile("suite")
 
-THIRDS = 3
-# Seconds of the slow and real tests of each file, so that the thirds take equally long; `--write-seconds` updates it.
+QUARTERS = 4
+# Seconds of the slow and real tests of each file, so that the quarters take equally long; `--write-seconds` updates it.
 SECONDS = Path(__file__).with_name("seconds.json")
 USUAL_S = 8.0  # of a file that has not been timed
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--third",
+        "--quarter",
         type=int,
-        choices=range(THIRDS),
-        help="of the slow and real tests only those marked smoke and this third",
+        choices=range(QUARTERS),
+        help="of the slow and real tests only those marked smoke and this quarter",
     )
     parser.addoption("--write-seconds", action="store_true", help=f"update {SECONDS.name} with what the tests took")
 
@@ -78,25 +78,27 @@ def is_heavy(item: pytest.Item) -> bool:
     return any(item.get_closest_marker(mark) for mark in ("slow", "real"))
 
 
-def third_of_each(files: Collection[str], seconds: Mapping[str, float]) -> dict[str, int]:
-    """File → its third, such that the thirds take about equally long: the longest first, each to the least third. Those
-    on SLURM before the others: one worker runs all of a third's, one after the other."""
-    sums = [0.0] * THIRDS
-    thirds = dict[str, int]()
+def quarter_of_each(files: Collection[str], seconds: Mapping[str, float]) -> dict[str, int]:
+    """File → its quarter, such that all take about equally long: the longest first, each to the least quarter. Those on
+    SLURM before the others: one worker runs all of a quarter's, one after the other."""
+    sums = [0.0] * QUARTERS
+    quarters = dict[str, int]()
     for file in sorted(files, key=lambda file: (share_of(file) == file, -seconds.get(file, USUAL_S), file)):
-        thirds[file] = sums.index(min(sums))
-        sums[thirds[file]] += seconds.get(file, USUAL_S)
-    return thirds
+        quarters[file] = sums.index(min(sums))
+        sums[quarters[file]] += seconds.get(file, USUAL_S)
+    return quarters
 
 
-def _select_third(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselects the heavy tests of the other two thirds."""
-    third = config.getoption("--third")
-    if third is None:
+def _select_quarter(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselects the heavy tests of the other quarters."""
+    quarter = config.getoption("--quarter")
+    if quarter is None:
         return
     heavy = [item for item in items if is_heavy(item)]
-    of_file = third_of_each({file_of(item.nodeid) for item in heavy}, json.loads(SECONDS.read_text()))
-    others = {item for item in heavy if of_file[file_of(item.nodeid)] != third and not item.get_closest_marker("smoke")}
+    of_file = quarter_of_each({file_of(item.nodeid) for item in heavy}, json.loads(SECONDS.read_text()))
+    others = {
+        item for item in heavy if of_file[file_of(item.nodeid)] != quarter and not item.get_closest_marker("smoke")
+    }
     config.hook.pytest_deselected(items=[item for item in items if item in others])
     items[:] = [item for item in items if item not in others]
 
@@ -104,7 +106,7 @@ def _select_third(config: pytest.Config, items: list[pytest.Item]) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """On workers: what starts servers and jobs first, so that none is left with minutes of it when the others end."""
-    _select_third(config, items)
+    _select_quarter(config, items)
     if hasattr(config, "workerinput"):
         num_real = Counter(share_of(item.nodeid) for item in items if item.get_closest_marker("real"))
         items.sort(key=lambda item: -num_real[share_of(item.nodeid)])
