@@ -10,6 +10,7 @@ from typing import Any
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig
+from omegaconf.errors import MissingMandatoryValue
 
 from rlvr.config import own_code, targets
 from rlvr.ledger.runs import Unreadable, check_owner, flatten, read_info, read_verified_config, to_yaml
@@ -84,7 +85,7 @@ def evaluations(runs: Iterable[PlannedRun]) -> list[tuple[list[str], int] | None
     for config in kinds.values():
         try:
             of_kinds.append((evaluation_metric_names(config), config["evaluation"]["samples"]))
-        except InstantiationException:
+        except (InstantiationException, MissingMandatoryValue):
             of_kinds.append(None)
     return of_kinds
 

@@ -92,7 +92,8 @@ class Session:
         base_model.clear_caches()
         imports.add_import_paths(self.registry.directories)
         try:
-            yield
+            with self.checker.brief_hub():
+                yield
         finally:
             _current.reset(token)
             sys.path[:] = path

@@ -172,6 +172,25 @@ CASES: dict[str, tuple[Files, str, str]] = {
     "no such resolver": ({}, "'lr=${nothing:1}'", "Unsupported interpolation type nothing. Type lr=VALUE."),
     "too few runs": ({}, "-m loss=grpo,rloo until=decided budget=2", "Pass budget=6 or more."),
     "an = for a colon": ({}, "-m loss=grpo,rloo tune=lr=1e-4,1e-3", "write a knob and its values, as in tune=lr:1e-5"),
+    "a misspelt knob of tune": ({}, "-m loss=grpo,rloo tune=lrr:1e-4,1e-3", "lrr is not a knob. Did you mean lr?"),
+    "a value of tune": ({}, "-m loss=grpo,rloo tune=lr:1e-4,1e-x", "lr=1e-x: a number is expected, 0 or more."),
+    "a misspelt knob of also": ({}, "-m loss=grpo 'also=loss=lad etaa=1'", "etaa is not a knob. Did you mean eta?"),
+    "a value of when": ({}, "-m loss=grpo,rloo 'when=lr=x if loss=grpo'", "lr=x: a number is expected, 0 or more."),
+    "a misspelt knob beside an interval": (
+        {},
+        "-m hydra/sweeper=optuna 'lr=interval(1e-5,1e-3)' evaluation.samplse=4",
+        "evaluation.samplse is not a knob. Did you mean evaluation.samples?",
+    ),
+    "a misspelt knob of a search": (
+        {},
+        "-m hydra/sweeper=optuna 'lr=interval(1e-5,1e-3)' hydra.sweeper.n_trial=4",
+        "hydra.sweeper.n_trial is not a knob. Those of hydra.sweeper in a search: metrics, directions, n_trials,",
+    ),
+    "no data for a search": (
+        {},
+        "-m hydra/sweeper=optuna 'lr=interval(1e-5,1e-3)' task=math task.train=x.jsonl task.test=x.jsonl",
+        "x.jsonl does not exist.",
+    ),
 }
 
 

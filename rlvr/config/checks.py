@@ -107,7 +107,7 @@ class Checker:
         if setting not in self._tasks:
             # Stays None if data are missing, so that they are requested once: an unreachable hub may take long to fail.
             built = None
-            with self._missing_noted(), self._hub.in_use() if self.dry_run else contextlib.nullcontext():
+            with self._missing_noted(), self.brief_hub():
                 check_data(config)
                 built = _built(plain, choices, self._show)
             self._tasks[setting] = built
@@ -131,6 +131,10 @@ class Checker:
         """The look at the task of a checked run; an empty one if its data are missing."""
         built = self._tasks.get(_setting(plain))
         return FirstLook() if built is None else built[1].within(plain["rollout"]["max_tokens"])
+
+    def brief_hub(self) -> contextlib.AbstractContextManager[None]:
+        """A context in which a dry run does not wait for a hub that is not reachable."""
+        return self._hub.in_use() if self.dry_run else contextlib.nullcontext()
 
     def _frozen(self, config: DictConfig, choices: Choices) -> dict[str, Any]:
         return frozen_config(config, choices, on_paper=self.dry_run)

@@ -11,6 +11,7 @@ from typing import Any, overload
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.types import Override, OverrideType
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from rlvr.config import schema
@@ -117,15 +118,21 @@ class Points(Sequence[Composed]):
         return self._points[index]
 
     def setting(self, index: int) -> Setting:
-        """The setting of a point, with its values. The next call may give it those of another point."""
+        """The setting of a point, with its values. The next call may give it those of another point. The notes of an
+        error are the words of the point: some are no words of the command, as those of `tune`.
+        """
         point, key = self._points[index], self._keys[index]
-        if not self._shared:
-            return Setting(*self.full(point)[1:])
-        if (setting := self._settings.get(key)) is None:
-            if len(self._settings) >= MOST_SETTINGS:
-                self._settings.clear()
-            setting = self._settings[key] = Setting(*self.full(point)[1:])
-        setting.set([_parsed(word) for word, in_key in zip(point, key, strict=True) if word != in_key])
+        try:
+            if not self._shared:
+                return Setting(*self.full(point)[1:])
+            if (setting := self._settings.get(key)) is None:
+                if len(self._settings) >= MOST_SETTINGS:
+                    self._settings.clear()
+                setting = self._settings[key] = Setting(*self.full(point)[1:])
+            setting.set([_parsed(word) for word, in_key in zip(point, key, strict=True) if word != in_key])
+        except HydraException as error:
+            error.__notes__ = point
+            raise
         return setting
 
     def full(self, point: list[str]) -> Composed:

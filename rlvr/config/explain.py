@@ -9,11 +9,11 @@ import functools
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, get_origin
+from typing import Any, cast, get_origin
 
 import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import IntervalSweep, Override
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import (
@@ -26,7 +26,7 @@ from omegaconf.errors import (
 
 from rlvr.config import option_files, schema, values
 from rlvr.config.binding import close_match
-from rlvr.config.checks import NotRead
+from rlvr.config.checks import NotRead, component_error
 from rlvr.config.overrides import as_text, key_of, parse, quoted
 from rlvr.config.registry import SHORTHANDS, Registry
 from rlvr.ledger.files import DISK_FULL_ERRORS, permission_advice
@@ -76,7 +76,7 @@ def explain(error: BaseException, arguments: Sequence[str], registry: Registry, 
         return _yaml_error(error)
     if isinstance(error, UnicodeDecodeError):
         return _encoding_error(error, registry)
-    error = _innermost(error)
+    of_point, error = getattr(error, "__notes__", []), _innermost(component_error(error))  # see `Points.setting`
     if isinstance(error, InterpolationResolutionError):
         return _interpolation_error(error, arguments, registry)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options is not None:
@@ -88,7 +88,7 @@ def explain(error: BaseException, arguments: Sequence[str], registry: Registry, 
     if isinstance(error, NotRead):
         explanations = command.not_read(error.knob, error.loss)
     elif isinstance(error, HydraException | OmegaConfBaseException):
-        explanations = command.faults(error, sweep)
+        explanations = (text for part in (command, _Command(of_point, registry)) for text in part.faults(error, sweep))
     else:
         explanations = command.dropped_knobs()
     text = next(explanations, "") or _without_internals(str(error))
@@ -237,9 +237,8 @@ class _Command:
     def _to_others_alone(self, key: str, condition: str) -> str:
         """What to type for a knob, given on the command line, that only points with this condition can have."""
         rule, typed = f"{key} if {condition}", self.typed.get("when", "")
-        if typed and not typed.startswith("["):
-            return f'Give it to the others alone: extend `when` to when="{typed}; {rule}".'
-        return f'Give it to the others alone: add when="{rule}".'
+        told = f'extend `when` to when="{typed}; {rule}".' if typed[:1] not in ("", "[") else f'add when="{rule}".'
+        return f"Give it to the others alone: {told}"
 
     def _set_by_study(self, key: str, losses: str) -> str:
         """Explanation for a knob that the study sets, not the user, and that the typed losses do not read; else ""."""
@@ -270,8 +269,7 @@ class _Command:
 
     def _proposal(self, key: str) -> str:
         """` Did you mean ...?` from the knobs and groups of a run with the chosen options; "" if none is similar."""
-        ours = [knob for knob, names in OTHER_NAMES.items() if key.rpartition(".")[2] in names]
-        if ours:
+        if ours := [knob for knob, names in OTHER_NAMES.items() if key.rpartition(".")[2] in names]:
             return f" Did you mean {ours[0]}?"
         known = self.registry.names()
         with contextlib.suppress(*BAD_INPUT):
@@ -340,7 +338,9 @@ def _override(word: str) -> list[Override]:
 
 
 def _values(override: Override) -> list[str]:
-    """The values of an override, as typed; several of a sweep."""
+    """The values of an override, as typed; several of a sweep, the first of an interval."""
+    if override.is_interval_sweep():
+        return [str(cast("IntervalSweep", override.value()).start)]
     if override.is_discrete_sweep():
         with contextlib.suppress(HydraException, ValueError):
             return list(override.sweep_string_iterator())

@@ -8,6 +8,7 @@ from pydantic import NonNegativeFloat
 from torch import Tensor
 
 from rlvr.objective.batch import Batch, Policy, Terms, first_pass
+from rlvr.objective.divergence import ROUNDING
 
 
 def covariance(policy: Policy, batch: Batch) -> Tensor:
@@ -47,12 +48,14 @@ def kl_cov(
     """−A·r per token [B, T], plus coefficient·|logp − logp_old| on the chosen ones (KL-Cov, arXiv:2505.22617).
 
     The ratio r is not clipped; log r is clamped to ±20, and beyond that −A·r has no gradient. Chosen is the `fraction`
-    of the mini-batch's tokens with the largest covariance of advantage and log-probability: see `largest`.
+    of the mini-batch's tokens with the largest covariance of advantage and log-probability: see `largest`. Up to
+    ROUNDING nats the distance is 0: in the first update it is rounding, whose sign would be a gradient of full size.
 
     metrics["chosen"]: 1 for chosen tokens, [B, T].
     """
     assert batch.extra is not None
     log_ratio = batch.log_ratio(policy.logp)
     chosen = torch.where(batch.mask, batch.extra, 0.0)
-    loss = -batch.token_advantage * log_ratio.clamp(-20, 20).exp() + coefficient * chosen * log_ratio.abs()
+    distance = torch.where(log_ratio.abs() > ROUNDING, log_ratio.abs(), 0.0)
+    loss = -batch.token_advantage * log_ratio.clamp(-20, 20).exp() + coefficient * chosen * distance
     return Terms(loss=loss, metrics={"chosen": chosen})

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 SATURATION = 40.0  # nats
+ROUNDING = 1e-5  # nats, between engine and trainer of one policy: they agree to about 1e-6 in float32
 
 
 def kl(log_ratio: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
@@ -46,9 +47,12 @@ def jf(log_ratio: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def tv(log_ratio: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-    """Total variation, twice: f(x) = |x − 1|, strict. The derivative at ℓ = a is the subgradient 0."""
+    """Total variation, twice: f(x) = |x − 1|, strict. The derivative at ℓ = a is the subgradient 0, and up to ROUNDING
+    nats beside it, too: of an advantage of 0 the first update would have the sign of rounding for its gradient.
+    """
     log_ratio, a = _widen(log_ratio, a)
-    return _difference(log_ratio, a).abs(), _exp(log_ratio) * (log_ratio - a).sign()
+    gap = log_ratio - a
+    return _difference(log_ratio, a).abs(), _exp(log_ratio) * torch.where(gap.abs() > ROUNDING, gap.sign(), 0.0)
 
 
 def hd(log_ratio: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:

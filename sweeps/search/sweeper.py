@@ -30,7 +30,7 @@ from rlvr.metrics import EVALUATION, VALIDATION
 from sweeps import before_launch, machine, session
 from sweeps.naming import RunNames
 from sweeps.plan import Plan, plan
-from sweeps.planned import PlannedRun, evaluation_metric_names
+from sweeps.planned import PlannedRun, evaluation_metric_names, evaluations
 from sweeps.session import Launch
 from sweeps.start import shipper_of
 from sweeps.verdict import LaunchOutcome
@@ -212,7 +212,7 @@ class SearchSweep:
             except ValueError as error:
                 errors.append(error)
             else:
-                self._check_metrics(run.config)
+                self._check_metrics(run)
                 runs[run.run_id] = run
         if not runs:
             raise errors[0]
@@ -226,13 +226,14 @@ class SearchSweep:
         arm = arm_name(run.config, short, self.swept)
         return self.names.give(replace(run, name=run_name(arm, run.config), arm=arm))
 
-    def _check_metrics(self, config: Mapping[str, Any]) -> None:
+    def _check_metrics(self, run: PlannedRun) -> None:
         """ValueError for a metric that no evaluation measures, or that neither we log nor a component of the user can.
         Whether a run logs it is checked at its first training step (controller.py).
         """
-        known = evaluation_metric_names(config)
-        ours = packages(config) <= {*PACKAGES}
-        for name in self.metrics:
+        (measured,) = evaluations([run])
+        known, _ = measured or ([], 0)
+        ours = packages(run.config) <= {*PACKAGES}
+        for name in self.metrics if measured else ():
             of_evaluation = name.startswith((EVALUATION, VALIDATION))
             if (of_evaluation and name not in known) or (ours and glossary.entry(name) is None):
                 others = [] if of_evaluation else [e.name for e in glossary.entries() if "<" not in e.name]

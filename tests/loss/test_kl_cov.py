@@ -71,3 +71,12 @@ def test_the_chosen_are_held_back() -> None:
         policy = make_policy(batch, log_ratio=step)
         terms = KL_COV(policy, replace(batch, extra=torch.ones(6, 4)))
         assert (gradient(terms, policy).sign() == (1 if step > 0 else -1)).all()
+
+
+def test_rounding_of_the_first_update_is_no_gradient() -> None:
+    """The policy that sampled is at no distance from itself: what is left is −A·r with r = 1, whatever was chosen."""
+    batch = make_batch(advantage=torch.tensor([1.0, -2.0, 3.0, -4.0, 5.0, -6.0]), lengths=[4] * 6)
+    for rounding in (2e-7, 0.0, -2e-7):
+        policy = make_policy(batch, log_ratio=rounding)
+        of_tokens = gradient(KL_COV(policy, replace(batch, extra=torch.ones(6, 4))), policy)
+        assert of_tokens.flatten().tolist() == pytest.approx((-batch.advantage).repeat_interleave(4).tolist(), rel=1e-5)

@@ -146,3 +146,10 @@ def test_inputs_broadcast() -> None:
     value, slope = module.rkl(torch.zeros(2, 3), torch.tensor([[1.0], [2.0]]))
     assert value.shape == slope.shape == (2, 3)
     torch.testing.assert_close(slope[:, 0], torch.tensor([-math.e, -(math.e**2)]))
+
+
+def test_rounding_is_no_gradient_of_total_variation() -> None:
+    """Of an advantage of 0 the first update is at the target; beyond rounding it is ±r: e^0.1 and −e^−0.1."""
+    gap = torch.tensor([2e-7, 0.0, -2e-7, 0.1, -0.1])
+    _, derivative = module.tv(gap, torch.zeros(5))
+    assert derivative.tolist() == pytest.approx([0, 0, 0, 1.1051709, -0.9048374])

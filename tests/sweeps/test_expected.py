@@ -48,6 +48,7 @@ def launched(
 def test_a_study_whose_arms_are_all_planned_is_launched_without_a_word(launched) -> None:
     assert launched() == (0, "")
     assert launched("seed=0,1", baseline="baseline: loss=grpo", metric="pass@8") == (0, "")
+    assert launched("task=math")[0] == 0  # without data: which they are is asked for below the plan
 
 
 @pytest.mark.slow

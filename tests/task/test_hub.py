@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -41,8 +42,8 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         yield {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(cache), "PYTHONWARNINGS": "ignore"}
 
 
-def python(program: str, hub: dict[str, str]) -> list[str]:
-    done = subprocess.run([sys.executable, "-c", program], env=hub, capture_output=True, text=True)
+def python(program: str, hub: dict[str, str], *words: str) -> list[str]:
+    done = subprocess.run([sys.executable, "-c", program, *words], env=hub, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -135,6 +136,26 @@ def test_a_dry_run_asks_a_hub_out_of_reach_once_and_reads_what_is_in_its_cache(h
         "False False",  # a launch of the same process asks as ever
     ]
     assert requests == ["HEAD / HTTP/1.1"]
+
+
+DRY_RUN = """
+import sys
+from rlvr.run import main
+sys.exit(main([*sys.argv[1:], *"cluster=local task=math task.train=a/b task.test=a/b".split(), "--dry-run"]))
+"""
+GOAL = "hydra.sweeper.metrics=evaluation/b/avg_at_8 hydra.sweeper.directions=maximize"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", ["study=beta seed=0", f"-m hydra/sweeper=optuna lr=interval(0,1) {GOAL}"])
+def test_what_looks_at_the_data_for_names_of_metrics_does_not_wait_for_the_hub_either(
+    hub: dict[str, str], words: str, tmp_path: Path
+) -> None:
+    """A study with claims, and a search: half a minute of attempts, and of a search a message about another thing."""
+    with a_hub_that_hangs_up() as (address, requests):
+        lines = python(DRY_RUN, {**hub, "HF_ENDPOINT": address, "RLVR_HOME": str(tmp_path)}, *words.split())
+    assert "Not checked here: a/b cannot be read from the hub: it does not answer" in "\n".join(lines)
+    assert set(requests) == {"HEAD / HTTP/1.1"}
 
 
 @pytest.mark.slow
