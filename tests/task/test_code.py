@@ -166,6 +166,14 @@ def test_star_imports_of_tests_import_no_other_modules(tmp_path: Path, capfd: py
         ({"tests": "[1"}, r"tests is '\[1', expected JSON"),
         ({"tests": "assert ("}, r"expected Python code"),
         ({"tests": "x = 1"}, r"expected assertions that call a function, or an entry point"),
+        (
+            {"tests": "def test_add():\n    assert add(1, 2) == 3\n"},
+            r"expected assertions that run.*: nothing calls these",
+        ),
+        (
+            {"tests": "class Tests(TestCase):\n    def test(self): self.assertEqual(add(1, 2), 3)"},
+            "nothing calls these",
+        ),
         ({"tests": [{"input": [1], "output": "1"}]}, r"expected texts as inputs and outputs"),
         ({"tests": [{"input": "a", "output": "1"}], "fn_name": "f"}, r"one argument to a line"),
         ({"tests": [{"input": {"nums": [1], "k": 3}, "output": 1}], "fn_name": "f"}, "expected lists of arguments"),
