@@ -135,6 +135,13 @@ def test_what_a_star_import_defines_is_not_asked_for(tmp_path: Path, setup: str,
     assert task.problem("train", 0).answer["names"] == ["twice"]
 
 
+def test_a_column_that_is_named_may_be_null_in_the_first_row(tmp_path: Path) -> None:
+    test = [{"input": "1", "output": "2"}]
+    rows = [{"prompt": "Add 1.", "tests": test, "calls": None}, {"prompt": "Twice.", "tests": test, "calls": "twice"}]
+    task = make_code(write_jsonl(tmp_path / "x.jsonl", rows), entry_field="calls")
+    assert [task.problem("train", i).answer.get("names") for i in range(2)] == [None, ["twice"]]
+
+
 def test_star_imports_of_tests_import_no_other_modules(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """`this` prints when it is imported; `mine` may do anything."""
     (tmp_path / "mine.py").write_text("raise SystemExit(1)")

@@ -288,6 +288,7 @@ GOOD = '{"problem": "?", "answer": "1"}\n'
         (GOOD + '{"problem": "?", "ans', r'x\.jsonl:2: a JSON object is expected, not \{"problem": .*: character 18\)'),
         (GOOD + "\n" + '["?", "1"]\n', r"x\.jsonl:3: a JSON object is expected, not \[\"\?\", \"1\"\]"),
         (GOOD + '{"problem": "?"}\n', r"x\.jsonl:2: answer is None, expected a text or a number"),
+        ('{"problem": "?", "answer": null}\n' + GOOD, r"x\.jsonl:1: answer is None, expected a text or a number"),
         (GOOD + '{"problem": " ", "answer": 1}\n', r"x\.jsonl:2: problem is ' ', expected a text or one chat message"),
         (GOOD + '{"problem": "?", "answer": NaN}\n', r"x\.jsonl:2: answer is nan, expected a finite number"),
         (GOOD + '{"problem": "?", "answer": ["1", "2"]}\n', r"x\.jsonl:2: answer is \['1', '2'\]"),
