@@ -199,6 +199,18 @@ def test_a_degenerate_response_is_read_in_one_pass() -> None:
     assert time.monotonic() - start < 5  # quadratic: minutes
 
 
+@pytest.mark.parametrize(
+    ("ways", "vote"),
+    [
+        (["1,000", "1000", "1{,}000", "1\\,000"], "1000"),
+        (["\\dfrac{5}{2}", "\\frac52", "\\frac{5}{2}"], "\\frac{5}{2}"),
+        (["(1,200)"], "(1,200)"),
+    ],
+)
+def test_one_answer_written_in_several_ways_is_one_vote(task: Math, ways: list[str], vote: str) -> None:
+    assert {task.answer(task.problem("train", 0), f"\\boxed{{{way}}}") for way in ways} == {vote}
+
+
 def test_the_answer_of_a_degenerate_list_is_read_in_one_pass(task: Math) -> None:
     """The trainer's own process reads it for maj@k, without a time limit."""
     numbers = "1," * 40_000
