@@ -9,7 +9,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from rlvr.config import engine
+from rlvr.config import engine, values
 from rlvr.config.compose import Composed
 from rlvr.config.overrides import key_of
 from rlvr.config.registry import SHORTHANDS
@@ -60,6 +60,8 @@ def evaluation_point(
             if config.policy.system is None:
                 config.policy.system = model.get("system")
             config.seed = trained["seed"]
+        values.check("policy.chat", config.policy.chat, bool | None)
+        values.check("policy.system", config.policy.system, str | None)
         config.policy.chat = bool(config.policy.chat)
         _check_engine(config, choices, trained)
         config.steps = 1

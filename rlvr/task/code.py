@@ -193,8 +193,13 @@ def _assertions(tests: RowValue, code: str, prompt: str, entry: str | None) -> d
     has_call = any(isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) for node in tree.body)
     if _defines(tree, "check") and not has_call:
         code += f"\n\ncheck({names[0]})\n"  # as published, HumanEval's tests do not call it
+    elif all(isinstance(node, DEFINITIONS) for node in tree.body):
+        raise tests.refuse("assertions that run, or a function `check`: nothing calls these functions or classes")
     return {"names": names, "setup": prompt if _is_stub(prompt, names[0]) else "", "tests": code}
 
+
+# Statements that test nothing by themselves.
+DEFINITIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom | ast.Assign
 
 # Modules whose names a star import adds. They are imported for it, which has no effect but their names. (Others of the
 # standard library print, open windows or replace functions when they are imported.)

@@ -17,13 +17,13 @@ ASKED: dict[Marking, tuple[str, str]] = {
 # A minus sign belongs to a number unless a number or a bracket stands before it: 12-5 and 12 -5 end in 5. No numbers:
 # 5%, 5th, and the parts of 1/30.
 NUMBER = re.compile(
-    r"(?<!/)(?<!/[ −-])(?:(?<![\w)])(?<![\d)] )[-−])?(?<![\w.])(?>(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)"
+    r"(?<!/)(?<!/[ −-])(?:(?<![\w)])(?<![\d)] )[-−])?(?<![\w.])(?>(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+)"
     r"(?![\w%]|\.\d| ?/ ?\d)",
     re.ASCII,
 )
 UNBRACED = re.compile(r"\\boxed[ ]+(-?\d[\d.,]*(?<![.,])|[a-zA-Z](?![a-zA-Z]))")
 TAGGED, END = re.compile(r"<answer>(.*?)</answer>", re.DOTALL), "</answer>"
-ANSWER = re.compile(r"\banswer[ \t*]*:[\s*]*([^\n]+)", re.IGNORECASE)  # **Answer:** 12
+ANSWER = re.compile(r"\banswer[ \t*]*:(?:[\s*]|(?:\\\[|\$\$)[ \t]*\n)*([^\n]+)", re.IGNORECASE)  # **Answer:** 12
 HASHES = re.compile(r"####([^\n]*)")
 FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<ticks>```+|~~~+)[ \t]*(?P<language>[\w+-]*)")
 

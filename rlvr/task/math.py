@@ -102,7 +102,7 @@ class Math(Verified):
         """The final answer without white space, numbers in the form that is compared; None if `boxed` is False or the
         response has no final answer."""
         text = final_answer(response, self.marked) if self.boxed else None
-        return None if text is None else squeezed(plain(inside(text)))
+        return None if text is None else squeezed(without_thousands(plain(inside(text)))).replace(r"\dfrac", r"\frac")
 
     def _reward(self, outcome: Outcome) -> Reward:
         if outcome == "unevaluated" and self.unevaluated == "right":

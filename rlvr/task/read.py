@@ -218,16 +218,20 @@ def _readable(path: Path) -> str:
     if path.is_dir():
         names = sorted(p.name for p in path.iterdir() if p.is_file() and p.name.endswith(tuple(READERS)))
         return f", such as {', '.join(names[:SHOWN])}." if names else ", of which this directory holds none."
-    reader = {  # dtype: 03 and 1.50 stay as they are written
-        ".csv": "read_csv({!r}, dtype=str)",
-        ".tsv": "read_csv({!r}, sep='\\t', dtype=str)",
-        ".json": "read_json({!r}, dtype=False)",
+    # A text of a table stays as it is written: 03, 1.50, None, NA.
+    as_text = "dtype=str, keep_default_na=False, na_values='').to_json({!r}, orient='records', lines=True)"
+    code = {
+        ".csv": f"import pandas; pandas.read_csv({{!r}}, {as_text}",
+        ".tsv": f"import pandas; pandas.read_csv({{!r}}, sep='\\t', {as_text}",
+        ".json": "import json; open({1!r}, 'w').writelines(json.dumps(r) + '\\n' for r in json.load(open({0!r})))",
     }.get(path.suffix)
-    if reader is None:
+    if code is None:
         return "."
-    table, target = reader.format(str(path)), str(path.with_suffix(".jsonl"))
-    code = f"import pandas; pandas.{table}.to_json({target!r}, orient='records', lines=True)"
-    return f'. Convert it: python -c "{code}".'
+    target = path.with_suffix(".jsonl")
+    with contextlib.suppress(ValueError), path.open("rb") as file:
+        if path.suffix == ".json" and _object(file.readline(LONGEST_ROW)):
+            return f". It has a JSON object on each line: rename it to {target.name}."
+    return f'. Convert it: python -c "{code.format(str(path), str(target))}".'
 
 
 def _listed(folder: Path) -> str:

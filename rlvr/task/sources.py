@@ -40,9 +40,10 @@ class Column:
         """
         if self.optional and not self.wanted:
             return None
-        for name in (self.wanted,) if self.wanted else self.usual:
-            if _get(columns, name) is not None:
-                return name
+        names = (self.wanted,) if self.wanted else self.usual
+        valued = [name for name in names if _get(columns, name) is not None]
+        if known := valued or [name for name in names if name in columns]:  # a null is refused with its row, not here
+            return known[0]
         looked_for = self.wanted or f"any of {', '.join(self.usual)}"
         raise ValueError(f"{where} has no column {looked_for}. It has: {', '.join(columns)}. Pass task.{self.knob}=...")
 

@@ -17,6 +17,8 @@ from typing import Literal
 import annotated_types as at
 from pydantic import NonNegativeFloat as AtLeastNothing
 
+from rlvr.task.choice import Choice
+
 Mood = Literal["calm", "loud"]
 Share = t.Annotated[float, at.Interval(gt=0, le=1)]
 
@@ -37,6 +39,10 @@ def clipped(reward, group, *, limit: float): ...
 
 
 def loss(policy, batch, *, count: int): ...
+
+
+class Sparse(Choice):
+    pass
 
 
 def divergence(log_ratio, a): ...
@@ -67,6 +73,17 @@ def test_what_fits_is_bound_and_a_default_of_the_users_code_must_be_in_the_file(
     for name in ("share", "floor"):
         with pytest.raises(ValueError, match=rf"loss\.{name} is not in the file of the option.*Write `{name}: VALUE`"):
             try_to_bind(**{knob: value for knob, value in KNOBS.items() if knob != name})
+
+
+def test_an_option_for_a_subclass_of_ours_need_not_name_what_later_versions_added_to_the_class() -> None:
+    """`validation`, `train_problems`, `revision` and `marked` have defaults that leave everything as it was."""
+    fields = ("question_field", "choices_field", "answer_field")
+    knobs = {"train": "a.jsonl", "test": "b.jsonl", "max_tokens": 8, "template": "{problem}{choices}", "shuffle": False}
+    try_to_bind("Sparse", **knobs, **dict.fromkeys(fields))
+    with pytest.raises(ValueError, match="loss needs shuffle"):
+        try_to_bind(
+            "Sparse", **{name: value for name, value in knobs.items() if name != "shuffle"}, **dict.fromkeys(fields)
+        )
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,4 @@
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,15 @@ def test_the_most_likely_answer_is_sampled_once() -> None:
         check("evaluation.temperature=0", "evaluation.samples=8")
     with pytest.raises(ValueError, match=r"policy\.chat=true"):
         evaluation("policy.system=Think.", of=run)
+
+
+@pytest.mark.parametrize("word", ["policy.chat=no", "policy.chat=fals", "policy.chat=2", "policy.system=5"])
+def test_a_word_that_is_neither_true_nor_false_does_not_turn_the_chat_template_on(word: str) -> None:
+    """bool("no") is true."""
+    config, choices = composed("policy=evaluated", "task=coins", word)
+    expected = "true or false" if "chat" in word else "a text"
+    with pytest.raises(ValueError, match=rf"^{re.escape(word)}: {expected} is expected, or null\.$"):
+        evaluation_point(([], config, choices), POLICY, None, [word])
 
 
 @pytest.mark.parametrize(

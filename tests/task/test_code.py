@@ -135,6 +135,13 @@ def test_what_a_star_import_defines_is_not_asked_for(tmp_path: Path, setup: str,
     assert task.problem("train", 0).answer["names"] == ["twice"]
 
 
+def test_a_column_that_is_named_may_be_null_in_the_first_row(tmp_path: Path) -> None:
+    test = [{"input": "1", "output": "2"}]
+    rows = [{"prompt": "Add 1.", "tests": test, "calls": None}, {"prompt": "Twice.", "tests": test, "calls": "twice"}]
+    task = make_code(write_jsonl(tmp_path / "x.jsonl", rows), entry_field="calls")
+    assert [task.problem("train", i).answer.get("names") for i in range(2)] == [None, ["twice"]]
+
+
 def test_star_imports_of_tests_import_no_other_modules(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """`this` prints when it is imported; `mine` may do anything."""
     (tmp_path / "mine.py").write_text("raise SystemExit(1)")
@@ -166,6 +173,14 @@ def test_star_imports_of_tests_import_no_other_modules(tmp_path: Path, capfd: py
         ({"tests": "[1"}, r"tests is '\[1', expected JSON"),
         ({"tests": "assert ("}, r"expected Python code"),
         ({"tests": "x = 1"}, r"expected assertions that call a function, or an entry point"),
+        (
+            {"tests": "def test_add():\n    assert add(1, 2) == 3\n"},
+            r"expected assertions that run.*: nothing calls these",
+        ),
+        (
+            {"tests": "class Tests(TestCase):\n    def test(self): self.assertEqual(add(1, 2), 3)"},
+            "nothing calls these",
+        ),
         ({"tests": [{"input": [1], "output": "1"}]}, r"expected texts as inputs and outputs"),
         ({"tests": [{"input": "a", "output": "1"}], "fn_name": "f"}, r"one argument to a line"),
         ({"tests": [{"input": {"nums": [1], "k": 3}, "output": 1}], "fn_name": "f"}, "expected lists of arguments"),

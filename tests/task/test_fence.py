@@ -57,6 +57,11 @@ def test_a_degenerate_response_is_read_at_once() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
+        *(
+            ("Answer:\n\\[\n\\frac{1}{2}\n\\]", "\\frac{1}{2}"),
+            ("Answer: $$\n7\n$$", "7"),
+            ("Answer: \\[7\\]", "\\[7\\]"),
+        ),
         *(("Answer: 34", "34"), ("so x = 3.\n\nAnswer: $\\frac{1}{2}$\n", "$\\frac{1}{2}$")),
         *(("Answer: 12\nNo:\nanswer : 13", "13"), ("**Answer:** 34", "34")),
         *(("**Final Answer**: \\boxed{34}.", "34"), ("Answer:\n\n34", "34"), ("The answer is 34", None)),
@@ -70,6 +75,7 @@ def test_an_answer_is_what_follows_the_last_word_for_it(text: str, expected: str
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
+        *(("a chance of .5", ".5"), ("it costs $-.25.", "-.25"), ("version 1.2.5", None)),
         *(("The answer is -25.", "-25"), ("12 -5", "5"), ("12-5", "5"), ("(3) -5", "5"), ("It is 30!", "30")),
         *(("1/30", None), ("It is 7, not 1 / 30.", "7"), ("1,234/5", None), ("5 km/h", "5"), ("-1,234.5.", "-1,234.5")),
     ],

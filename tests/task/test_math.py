@@ -199,6 +199,18 @@ def test_a_degenerate_response_is_read_in_one_pass() -> None:
     assert time.monotonic() - start < 5  # quadratic: minutes
 
 
+@pytest.mark.parametrize(
+    ("ways", "vote"),
+    [
+        (["1,000", "1000", "1{,}000", "1\\,000"], "1000"),
+        (["\\dfrac{5}{2}", "\\frac52", "\\frac{5}{2}"], "\\frac{5}{2}"),
+        (["(1,200)"], "(1,200)"),
+    ],
+)
+def test_one_answer_written_in_several_ways_is_one_vote(task: Math, ways: list[str], vote: str) -> None:
+    assert {task.answer(task.problem("train", 0), f"\\boxed{{{way}}}") for way in ways} == {vote}
+
+
 def test_the_answer_of_a_degenerate_list_is_read_in_one_pass(task: Math) -> None:
     """The trainer's own process reads it for maj@k, without a time limit."""
     numbers = "1," * 40_000
@@ -288,6 +300,7 @@ GOOD = '{"problem": "?", "answer": "1"}\n'
         (GOOD + '{"problem": "?", "ans', r'x\.jsonl:2: a JSON object is expected, not \{"problem": .*: character 18\)'),
         (GOOD + "\n" + '["?", "1"]\n', r"x\.jsonl:3: a JSON object is expected, not \[\"\?\", \"1\"\]"),
         (GOOD + '{"problem": "?"}\n', r"x\.jsonl:2: answer is None, expected a text or a number"),
+        ('{"problem": "?", "answer": null}\n' + GOOD, r"x\.jsonl:1: answer is None, expected a text or a number"),
         (GOOD + '{"problem": " ", "answer": 1}\n', r"x\.jsonl:2: problem is ' ', expected a text or one chat message"),
         (GOOD + '{"problem": "?", "answer": NaN}\n', r"x\.jsonl:2: answer is nan, expected a finite number"),
         (GOOD + '{"problem": "?", "answer": ["1", "2"]}\n', r"x\.jsonl:2: answer is \['1', '2'\]"),
@@ -385,21 +398,38 @@ def test_missing_data_says_what_is_near(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("a.csv", 'problem,answer\n"1, 2",03\nx,7\n'),
-        ("b.tsv", "problem\tanswer\n1, 2\t03\nx\t7\n"),
-        ("c.json", '[{"problem": "1, 2", "answer": "03"}, {"problem": "x", "answer": "7"}]'),
+        ("a.csv", 'problem,answer,A,B\n"1, 2",03,None,\nx,7,NA,nan\n'),
+        ("b.tsv", "problem\tanswer\tA\tB\n1, 2\t03\tNone\t\nx\t7\tNA\tnan\n"),
+        ("c.json", '[{"problem": "1, 2", "answer": "03", "A": "None", "B": null},\n '
+         '{"problem": "x", "answer": "7", "A": "NA", "B": "nan"}]'),
     ],
-)
+)  # fmt: skip
 def test_a_table_in_another_format_is_converted_by_the_line_that_is_given(name: str, text: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(text)
+    assert [row for _, row in _converted(tmp_path / name)] == [
+        {"problem": "1, 2", "answer": "03", "A": "None", "B": None},
+        {"problem": "x", "answer": "7", "A": "NA", "B": "nan"},
+    ]
+
+
+def test_a_number_of_a_json_file_keeps_its_digits(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('[{"problem": "x", "answer": 0.12345678901234567}]')
+    assert _converted(tmp_path / "a.json")[0][1]["answer"] == 0.12345678901234567
+
+
+def test_json_lines_by_the_name_of_json_are_to_be_renamed(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"problem": "x", "answer": 1}\n{"problem": "y", "answer": 2}\n')
+    with pytest.raises(ValueError, match=r"JSON object on each line: rename it to a\.jsonl\.$"):
+        read(str(tmp_path / "a.json"), "train")
+
+
+def _converted(file: Path) -> list[tuple[str, dict[str, Any]]]:
+    """The rows of a file after the conversion that the message on it proposes."""
     with pytest.raises(ValueError, match=r"pass a \.jsonl, .* file\. Convert it: python -c") as error:
-        read(str(tmp_path / name), "train")
+        read(str(file), "train")
     command = shlex.split(str(error.value).partition("Convert it: ")[2].removesuffix("."))
     subprocess.run([sys.executable, *command[1:]], check=True)
-    assert [row for _, row in read(str(tmp_path / name).rpartition(".")[0] + ".jsonl", "train").rows] == [
-        {"problem": "1, 2", "answer": "03"},
-        {"problem": "x", "answer": "7"},
-    ]
+    return read(str(file.with_suffix(".jsonl")), "train").rows
 
 
 def test_a_directory_proposes_what_can_be_read_alone(tmp_path: Path) -> None:

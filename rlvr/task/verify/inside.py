@@ -46,7 +46,7 @@ def run(program: bytes) -> None:
     """Run the program as the module `__main__`."""
     sys.argv[:] = ["program"]
     space = module("__main__").__dict__
-    exec(compile(program, "program", "exec"), space)
+    exec(compile(program, "program", "exec", dont_inherit=True), space)
 
 
 def module(name: str) -> ModuleType:
@@ -79,7 +79,7 @@ def serve(request: Mapping[str, Any], reader: BinaryIO, writer: BinaryIO) -> Non
     failure = None
     try:
         for source in (request["setup"], request["program"]):
-            exec(compile(source, "program", "exec"), program.__dict__)
+            exec(compile(source, "program", "exec", dont_inherit=True), program.__dict__)
     except BaseException as error:  # noqa: BLE001 - a program may raise anything, SystemExit included
         failure = error
     for line in reader:
@@ -153,10 +153,10 @@ class Tests:
 
     def _asserts(self) -> None:
         space: dict[str, Any] = {"__name__": "tests"}
-        exec(compile(self.request["setup"], "setup", "exec"), space)
+        exec(compile(self.request["setup"], "setup", "exec", dont_inherit=True), space)
         for name in self.request["names"]:
             space[name] = lambda *args, _name=name, **kwargs: self.call(_name, *args, **kwargs)
-        exec(compile(self.request["tests"], "tests", "exec"), space)
+        exec(compile(self.request["tests"], "tests", "exec", dont_inherit=True), space)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """The result of the program's function; raises the exception that the function raised, as `exception` does."""

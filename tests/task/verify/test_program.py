@@ -44,6 +44,8 @@ def test_right_wrong_broken_and_endless_programs_are_told_apart(pool: Pool) -> N
         RIGHT: "correct",
         "import sys\nprint(sum(map(int, sys.stdin.read().split())), end='')": "correct",
         "if __name__ == '__main__':\n    " + RIGHT.replace("\n", "\n    "): "correct",
+        "def f(n: int): pass\nassert f.__annotations__ == {'n': int}\n" + RIGHT: "correct",
+        "def f(numbers: List[int]): pass\n" + RIGHT: "wrong",  # a NameError: List is not imported
         "print(7)": "wrong",  # passes the first test only
         RIGHT + "\nraise SystemExit(1)": "wrong",
         "def f(:": "wrong",
