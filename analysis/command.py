@@ -358,7 +358,7 @@ def _write(frames: Frames, options: argparse.Namespace, home: Path) -> tuple[Con
     only = [name for name in map(str.strip, options.tables.split(",")) if name] if options.tables else None
     ask = ComparisonOptions(options.metrics, options.against, options.across)
     content = report.build(frames, only=only, with_figures=not options.no_figures, ask=ask)
-    return content, report.write(frames, content, out)
+    return content, report.write(frames, content, out, is_whole=name == frames.title)
 
 
 def _print(frames: Frames, content: Content, page: Path, options: argparse.Namespace, console: Console) -> None:

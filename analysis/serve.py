@@ -52,7 +52,7 @@ class Site:
     def __init__(self, build: Callable[[], Built], act: Callable[[str, str], str]) -> None:
         self.token = secrets.token_urlsafe(16)
         self._build, self._act, self._lock = build, act, threading.Lock()
-        self._said = ""  # of the last command
+        self._said, self._fault = "", ""  # of the last command, and of the last build, if it failed
         self._live_until = -math.inf
         self._built, self._next = self._timed()
 
@@ -97,7 +97,13 @@ class Site:
     def _page(self) -> bytes:
         with self._lock:
             if self._live and time.monotonic() >= self._next:
-                self._built, self._next = self._timed()
+                self._fault = ""
+                try:
+                    self._built, self._next = self._timed()
+                except (LookupError, OSError) as error:
+                    if isinstance(error, KeyError | IndexError):  # a defect: keep its traceback
+                        raise
+                    self._fault, self._next = f"As of before: {terminal.one_line(error)}", time.monotonic() + LEAST_WAIT
             page = self._built.page.replace(b"<body>", b"<body>" + self._buttons(), 1)
             page = page.replace(b"form-action 'none'", b"form-action 'self'", 1)
             if not self._live:
@@ -115,7 +121,7 @@ class Site:
         sure = "onclick=\"return confirm(this.textContent + '?')\""
         buttons = [f'<button name="do" value="{action}" {sure}>{label}</button>' for action, label in ACTIONS.items()]
         style = "padding:0 0 1rem;font:.875rem system-ui;display:flex;gap:.5rem;align-items:center;flex-wrap:wrap"
-        said = f"<output>{html.escape(self._said)}</output>"
+        said = f"<output>{html.escape(self._fault or self._said)}</output>"
         chosen = f'<select name="name" aria-label="sweep or run">{"".join(options)}</select>'
         inside = "".join([chosen, *buttons, said])
         return f'<form method="post" action="/{self.token}/{ACT}" style="{style}">{inside}</form>'.encode()

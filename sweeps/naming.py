@@ -10,7 +10,7 @@ from rlvr.ledger.identity import NAMING
 from rlvr.ledger.sweeps import OWN_STUDIES, Ledger
 from sweeps.planned import PlannedRun
 
-READ_BY_REPORTS = ("bundle", "import", "findings", "paper")  # commands of `python -m analysis`
+READ_BY_REPORTS = ("bundle", "import", "findings", "paper", "meta", "audit")  # commands of `python -m analysis`
 OF_REPORTS = (".rlvr", "-part", "-bundle")  # ends of its files, and of folders beside the complete reports
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
 _ALLOWED = "1 to 60 letters, digits, '.', '_' and '-', a letter or digit first"

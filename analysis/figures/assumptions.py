@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.frames.frames import Frames
 from analysis.report import style
-from analysis.report.lines import drawn_as, legend, legible
+from analysis.report.lines import drawn_as, left_out, legend, legible
 from analysis.report.looks import Look, looks_of
 from analysis.scores.arm import Arm, arms
 
@@ -49,12 +49,12 @@ def _draw(frames: Frames, parts: dict[str, pd.DataFrame], panels: Sequence[str])
         axes.set_xlabel("step")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
         axes.set_ylim(bottom=0)
-    legend(drawing, handles, "; ".join(filter(None, (ASSUMED, more))))
+    legend(drawing, handles, "; ".join(filter(None, (ASSUMED, more, *left_out(shown)))))
     return drawing
 
 
 def _curve(axes: Axes, part: pd.DataFrame, arm: Arm, look: dict[str, Any]) -> dict[str, Artist]:
-    mean = part[part["run_id"].isin(arm.run_ids)].groupby("step")["value"].mean()
+    mean = part[part["run_id"].isin([run.run_id for run in arm.drawn])].groupby("step")["value"].mean()
     if mean.empty:
         return {}
     return {arm.short: axes.plot(mean.index, mean, linewidth=1.0, **look)[0]}

@@ -80,7 +80,9 @@
   const MOST_AT_FIRST = 24;
   const visible = new Set(data.arms.map((_, arm) => arm).slice(0, MOST_AT_FIRST));
   const PRINTED = 330; // pixels: two charts side by side on A4 and letter paper
-  const state = { printed: false, window: 9, log: false, bands: data.arms.length <= 4 }; // the bands of more arms hide one another
+  // Of a run's steps a tenth is smoothed over, as in figures, but at most 9 points.
+  const longest = Math.max(0, ...data.panels.filter((spec) => !spec.evaluation).flatMap(({ lines }) => lines.map((line) => line.x.length)));
+  const state = { printed: false, window: Math.min(9, 2 * Math.floor(longest / 20) + 1), log: false, bands: data.arms.length <= 4 }; // the bands of more arms hide one another
   const panels = [];
 
   function smoothed(values, window) {
@@ -214,11 +216,13 @@
     $("show-all").addEventListener("click", () => choose([...visible, ...filtered()]));
     $("show-none").addEventListener("click", () => choose([...visible].filter((arm) => !filtered().includes(arm))));
     $("arm-filter").addEventListener("input", drawLegend);
-    $("smooth").addEventListener("input", () => {
-      state.window = Number($("smooth").value);
-      $("smooth-text").textContent = state.window > 1 ? `${state.window} points` : "off";
+    const smooth = (window) => {
+      state.window = $("smooth").value = window;
+      $("smooth-text").textContent = window > 1 ? `${window} points` : "off";
       redraw();
-    });
+    };
+    smooth(state.window);
+    $("smooth").addEventListener("input", () => smooth(Number($("smooth").value)));
     $("log").addEventListener("change", () => { state.log = $("log").checked; redraw(); });
     $("bands").addEventListener("change", () => { state.bands = $("bands").checked; redraw(); });
     $("bands").checked = state.bands;

@@ -68,7 +68,7 @@ def adding_command(frames: Frames, to: Sequence[Arm], added: Sequence[str], *, w
     own = {*without, "seed"}
     names = {key: key.lstrip("+") for key in typed}
     general = [key for key, name in names.items() if own.isdisjoint((name, name.partition(".")[0] + "."))]
-    named = next((s for s in reversed(frames.sweeps) if s.name and s.name == s.study and s.command), None)
+    named = next((s for s in reversed(frames.sweeps) if s.command and s.name == s.study != "" and not s.trials), None)
     if named is None or "study" in typed:
         words = [f"{key}={','.join(map(str, typed[key]))}" for key in general if None not in typed[key]]
         seeds = ",".join(map(str, sorted({run.seed for run in runs})))

@@ -11,6 +11,7 @@ import contextlib
 import os
 import re
 import shutil
+import sqlite3
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -213,7 +214,7 @@ class Copier:
                 errors.append(error)
             except BlockingIOError:  # another process ships it
                 continue
-            except (ValueError, OSError) as error:
+            except (ValueError, OSError, sqlite3.Error) as error:  # the last is trackio's
                 report.error = terminal.one_line(error)
                 break
         report.problems = {line: line for line in lines_by_reason(errors)}
@@ -232,16 +233,16 @@ class Copier:
                 begun.enter_context(held_lock(layout.copy_lock(directory, self._tracker), 0, BlockingIOError()))
                 send = begun.enter_context(TRACKERS[self._tracker](run, self._out))
                 self._open[directory] = begun.pop_all(), send, journal.Follower(path)
-        stack, send, follower = self._open[directory]
-        before = follower.count
-        follower.read()
-        is_same = follower.count == before + len(follower.news)  # a journal whose beginning has changed is begun again
-        if is_same and follower.news:
-            send(sorted(follower.news, key=lambda record: record.step))
-            report.shipped[directory.name] = len(follower.news)
-        if not is_same or not goes_on:
-            del self._open[directory]
-            stack.close()
+        stack, send, follower = self._open.pop(directory)
+        with stack:  # an error ends it: the next pass begins the run anew, as what was not sent would not come again
+            before = follower.count
+            follower.read()
+            is_same = follower.count == before + len(follower.news)  # a journal whose beginning has changed
+            if is_same and follower.news:
+                send(sorted(follower.news, key=lambda record: record.step))
+                report.shipped[directory.name] = len(follower.news)
+            if is_same and goes_on:
+                self._open[directory] = stack.pop_all(), send, follower
         if follower.news or directory not in self._open:
             # What an open run was sent may be in the tracker's memory only.
             cursor.journal, cursor.tags = (now, tags) if is_same and not goes_on else ([], {})

@@ -146,7 +146,7 @@ class Search:
         is_new = run.run_id not in self.lines
         write_runs([run], self.ledger, self.info)
         if is_new:
-            self.lines[run.run_id] = {**run.line(len(self.lines), own), "trial": trial.number}
+            self.lines[run.run_id] = {**run.line(len(self.lines), run.overrides), "trial": trial.number}
             self.ledger.record_sweep(self.sweep_id, self.info, list(self.lines.values()))
         open_trial = self.open[trial.number] = OpenTrial(trial, run.run_id, " ".join(own))
         state = self.ledger.state(run.run_id).state

@@ -16,8 +16,11 @@ def test_curves_are_means_over_seeds_and_boxes_are_of_all_steps(tmp_path: Path) 
                 "policy/abs_log_ratio": [0.0, 0.25 * scale],
                 "throughput/gpu_s_per_token": [1e-6 * scale, 3e-6 * scale],
             }
-            write_run(tmp_path, config(loss=loss, seed=seed), {}, training=training)
+            write_run(tmp_path, config(loss=loss, seed=seed, steps=2), {}, training=training)
+    short = {"advantage/abs_mean": [100.0]}  # of a seed that diverged: it would shift the curve up to there
+    write_run(tmp_path, config(loss="lad", seed=2, steps=2), {}, training=short, cause="diverged")
     drawn = assumptions.figure(load(tmp_path))
+    assert "2 of 3 runs (1 diverged)" in " ".join(drawn.legends[0].get_title().get_text().split())
     advantage, ratio, cost = drawn.axes
     curves = {line.get_color(): list(line.get_ydata()) for line in advantage.lines}
     assert sorted(curves.values()) == [pytest.approx([1.5, 1.0]), pytest.approx([2.5, 2.0])]

@@ -10,6 +10,9 @@ import pytest
 from analysis import command, figures, tables
 from analysis.exchange import folder_name
 from rlvr.ledger import layout
+from rlvr.ledger.files import write_json
+from rlvr.ledger.sweeps import Ledger
+from rlvr.tracker.presentation import newest_report
 from sweeps import commands as sweeps
 from tests.analysis.ledger_factory import counts, write_planned
 from tests.support.disks import permissions_hold
@@ -113,10 +116,13 @@ def test_a_part_of_a_report_leaves_the_whole_one_as_it_is(tmp_path, capsys):
     complete = tmp_path / "reports" / "default" / "index.html"
     complete.parent.mkdir(parents=True)
     complete.write_text("all of it")
+    (sweep,) = Ledger(tmp_path).sweeps()
+    write_json(layout.report_summary(complete.parent), {"sweeps": [sweep.sweep_id]})
     for part in (["--no-figures"], ["--tables", "comparison", "--no-figures"]):
         assert command.main(["--home", home, *part]) == 0
         assert f"{tmp_path}/reports/default-part/index.html" in capsys.readouterr().out
     assert complete.read_text() == "all of it"
+    assert newest_report(tmp_path, sweep).page == complete  # what MLflow shows
 
 
 def test_without_claims_the_command_explains_where_they_are_written(tmp_path, capsys):

@@ -85,6 +85,27 @@ def test_the_page_reloads_itself_and_is_built_anew_until_all_runs_have_ended(mon
         now[0] += 100
 
 
+def test_what_cannot_be_built_anew_leaves_the_page_as_it_was_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(serve.time, "monotonic", lambda: now[0])
+    page = Built(b"<head></head><body></body>", {}, True, {"3f2a": "all"})
+    builds = iter([page, LookupError("<code> was not the same"), page])
+
+    def build() -> Built:
+        result = next(builds)
+        if isinstance(result, LookupError):
+            raise result
+        return result
+
+    site = Site(build, no_act)
+    address = f"/{site.token}/{PLACE}"
+    shown = [site.answer(address, HERE)[2].decode()]
+    for now[0] in (21, 22, 42):
+        shown.append(site.answer(address, HERE)[2].decode())
+    assert ["As of before: &lt;code&gt; was not the same" in text for text in shown] == [False, True, True, False]
+    assert all("refresh" in text and "all</option>" in text for text in shown)
+
+
 @pytest.mark.parametrize("typed", [["--json"], ["--claims"], ["--studies"]])
 def test_options_without_effect_are_refused(typed: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--serve", "0", *typed]) == 2

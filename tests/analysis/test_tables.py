@@ -21,6 +21,7 @@ from analysis.report.render import latex, markdown, tex, to_csv
 from analysis.report.table import Table
 from analysis.scores.arm import arms
 from analysis.tables import bandit, comparison, divergence, eta
+from rlvr.ledger.sweeps import Sweep
 from tests.analysis.ledger_factory import (
     BASE,
     change_sweep,
@@ -179,6 +180,14 @@ def test_the_commands_that_add_runs_to_a_named_sweep_contain_that_sweep(tmp_path
     commands = commands_that_add(tmp_path / "2", TYPED, study="kk", name="kk", command=with_arms)
     expected = [[*typed.split(), f'also=["loss=maxrl","{words}"]'] for words in (added, "loss=grpo")]
     assert [shlex.split(command) for command in commands] == expected
+
+
+def test_the_commands_that_add_runs_to_a_named_search_search_nothing(tmp_path, monkeypatch):
+    """A search takes no `also`."""
+    monkeypatch.setattr(Sweep, "trials", {"a run": 0})
+    typed = "python -m rlvr.run -m hydra/sweeper=optuna task=coins steps=40 loss=lad 'eta=interval(0.5,1)' name=kk"
+    _, of_grpo = commands_that_add(tmp_path, TYPED, study="kk", name="kk", command=typed)
+    assert of_grpo == "python -m rlvr.run -m task=coins steps=40 loss=grpo seed=0,1"
 
 
 def test_seeds_are_averaged_and_an_unfinished_one_is_marked(tmp_path):

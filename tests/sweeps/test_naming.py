@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from analysis.command import VERBS
 from rlvr.ledger.sweeps import Ledger
 from sweeps.naming import check_free
 from sweeps.plan import with_unique_names, write
@@ -54,7 +55,7 @@ def test_a_name_is_of_one_sweep_and_of_those_that_have_all_its_runs(tmp_path: Pa
     check_free("other", "s3", ["c"], ledger)
     with pytest.raises(ValueError, match=re.escape("name=pilot is taken by sweep s1 (x), which has other runs.")):
         check_free("pilot", "s3", ["a", "c"], ledger)
-    for name in ("paper", "eta.rlvr", "eta-part", "eta-bundle"):
+    for name in (*(verb for (verb,) in VERBS), "eta.rlvr", "eta-part", "eta-bundle"):
         with pytest.raises(ValueError, match=f"name={name} means something else to `python -m analysis`"):
             check_free(name, "s3", ["c"], ledger)
     with pytest.raises(ValueError, match="name=mine is the name of a study in"):

@@ -3,12 +3,14 @@
 import json
 import math
 import os
+import sqlite3
 import struct
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -128,6 +130,22 @@ def test_a_journal_of_which_lines_were_deleted_is_begun_again(tmp_path):
     live.ship([run_dir])
     live.ship([run_dir])
     assert scalars(tmp_path / "tensorboard/eta/grpo-s0-abc123")["a/b"] == [(2, 11.0, 0.25), (3, 12.5, 0.125)]
+
+
+@pytest.mark.parametrize("fault", [OSError(28, "No space left on device"), sqlite3.OperationalError("locked")])
+def test_what_a_tracker_could_not_take_is_sent_by_the_next_pass(tmp_path, monkeypatch, fault):
+    writers = pytest.importorskip("tensorboard.summary.writer.record_writer")
+    home = make_home(tmp_path)
+    live, run_dir = Copier(home, "tensorboard"), layout.run(home, "abc123def456")
+    live.ship([run_dir])
+    journal(home, *FIRST, *SECOND)
+    with monkeypatch.context() as full:
+        full.setattr(writers.RecordWriter, "write", Mock(side_effect=fault))
+        assert live.ship([run_dir]).error
+    end_attempt(run_dir, 1, "ok")
+    assert not live.ship([run_dir]).error
+    values = scalars(tmp_path / "tensorboard/eta/grpo-s0-abc123")["a/b"]
+    assert values == [(1, 10.0, 0.5), (2, 11.0, 0.25), (3, 12.5, 0.125)]
 
 
 # The run grows while it is followed; then a new pass, as after a shipper that was killed.

@@ -128,6 +128,8 @@ def test_runs_are_sorted_and_filtered_arms_toggled_and_nothing_is_wider_than_700
         run(f"document.querySelector('#{section}').scrollIntoView()")
         browser.execute_async_script("const done = arguments[0]; requestAnimationFrame(() => setTimeout(done, 300))")
         assert run(drawn) >= least
+    # A tenth of 40 steps, and the middle one: nine points, as of a long run, would flatten a short one.
+    assert run("return document.querySelector('#smooth-text').textContent") == "5 points"
     order = run("return [...document.querySelectorAll('section')].map((s) => s.id)")
     assert order[:4] == ["decided", "curves", "samples", "table-comparison"]
     pressed = "return document.querySelector('.legend').querySelectorAll('button[aria-pressed=true]').length"

@@ -28,7 +28,7 @@ from sweeps.search.space import search_space
 from sweeps.search.study import Goal, open_study
 
 STEPS = 4
-SPACE = ("x=interval(0,1)", "y=range(1,5)", "kind=one,two")
+SPACE = ("x=interval(0,1)", "y=range(1,5)", "kind=one,two", "lr=0.1")
 MAKE: dict[str, Callable[[samplers.SampledParameter], BaseSampler]] = {
     "tpe": lambda asked: samplers.tpe(asked, seed=0, n_startup_trials=3, n_ei_candidates=24),
     "random": lambda asked: samplers.random(asked, seed=0),

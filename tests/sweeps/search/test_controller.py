@@ -190,6 +190,8 @@ def test_the_same_point_again_is_not_run_again(tmp_path: Path) -> None:
     assert [row[3] for row in rows(searching)] == [[1 - (0.25 - 0.3) ** 2]] * 2
     assert searching.ledger.state(searching.trials()[0].user_attrs["run_id"]).attempt == 1
     assert len(searching.ledger.runs()) == 1
+    (line,) = searching.ledger.sweep("s").runs  # as in any sweep, with the words that all its runs share
+    assert set(line["overrides"]) == {"x=0.25", "y=2", "kind=one", "lr=0.1"}
 
 
 def test_an_unknown_metric_of_a_training_step_is_named_at_the_first(tmp_path: Path) -> None:
