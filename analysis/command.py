@@ -348,9 +348,9 @@ def _write(frames: Frames, options: argparse.Namespace, home: Path) -> tuple[Con
     from analysis.report import report
     from analysis.tables.comparison import ComparisonOptions
 
-    name = f"{joined([file.stem for file in options.files])}-bundle" if options.files else frames.title
+    name = f"{joined([file.stem for file in options.files])}{layout.OF_BUNDLES}" if options.files else frames.title
     if options.tables or options.no_figures:
-        name += "-part"
+        name += layout.OF_PARTS
     out = (options.out or layout.reports(home)).expanduser() / folder_name(name)
     page = layout.report_page(out)
     if page.exists() and page.stat().st_uid != os.geteuid() != 0 and not is_shared():
@@ -358,7 +358,7 @@ def _write(frames: Frames, options: argparse.Namespace, home: Path) -> tuple[Con
     only = [name for name in map(str.strip, options.tables.split(",")) if name] if options.tables else None
     ask = ComparisonOptions(options.metrics, options.against, options.across)
     content = report.build(frames, only=only, with_figures=not options.no_figures, ask=ask)
-    return content, report.write(frames, content, out, is_whole=name == frames.title)
+    return content, report.write(frames, content, out)
 
 
 def _print(frames: Frames, content: Content, page: Path, options: argparse.Namespace, console: Console) -> None:

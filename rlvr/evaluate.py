@@ -41,7 +41,7 @@ from rlvr.config.final_points import FinalQuery, ordinary_points
 from rlvr.config.freeze import BEST, frozen_config
 from rlvr.config.overrides import as_text, key_of, with_home
 from rlvr.config.registry import Registry
-from rlvr.ledger import layout, state, terminal
+from rlvr.ledger import gguf, layout, state, terminal
 from rlvr.ledger.cause import State
 from rlvr.ledger.checkpoints import best_checkpoint, checkpoints
 from rlvr.ledger.identity import of_task, run_id
@@ -201,6 +201,11 @@ def policies_of(
         elif not exists and _is_hub_name(path):
             snapshot = downloaded(source)
             policies.append(EvaluatedPolicy(snapshot, path.name, digest_of(snapshot), 0))
+        elif exists and path.suffix == gguf.SUFFIX:
+            raise ValueError(
+                f"{source} is no model in Hugging Face format until a run that trains on it (model.path={source}) has "
+                "converted it. Name such a run, with --checkpoint base."
+            )
         else:
             chosen = based = True
             if exists and layout.info(path).is_file():

@@ -6,12 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 from rlvr.config.overrides import key_of
+from rlvr.ledger import layout
 from rlvr.ledger.identity import NAMING
 from rlvr.ledger.sweeps import OWN_STUDIES, Ledger
 from sweeps.planned import PlannedRun
 
 READ_BY_REPORTS = ("bundle", "import", "findings", "paper", "meta", "audit")  # commands of `python -m analysis`
-OF_REPORTS = (".rlvr", "-part", "-bundle")  # ends of its files, and of folders beside the complete reports
+OF_REPORTS = (".rlvr", layout.OF_PARTS, layout.OF_BUNDLES)  # ends of its files, and of folders
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
 _ALLOWED = "1 to 60 letters, digits, '.', '_' and '-', a letter or digit first"
 

@@ -190,9 +190,8 @@ def of_papers(tables: Sequence[Table]) -> list[RenderedFigure]:
     return [RenderedFigure(drawn.name, drawn.says, figure(drawn, table)) for drawn, table in shown]
 
 
-def write(frames: Frames, content: Content, out: Path, *, is_whole: bool = True) -> list[Path]:
+def write(frames: Frames, content: Content, out: Path) -> list[Path]:
     """Write the report to the folder `out` in place of any older one; returns the files, index.html first.
-    is_whole: whether MLflow shows it with its sweeps, as a part of a report, or one from bundles, would replace theirs.
 
     Everything is written to a temporary folder that is then renamed: a reader sees the old report or the new one, never
     a part of either.
@@ -201,8 +200,6 @@ def write(frames: Frames, content: Content, out: Path, *, is_whole: bool = True)
     with write_atomically(out, durable=False) as temporary:
         temporary.mkdir()
         names = [path.relative_to(temporary) for path in _write(frames, content, temporary)]
-        about = summary(frames, content)
-        write_json(layout.report_summary(temporary), about if is_whole else {**about, "sweeps": []})
     return [out / name for name in names]
 
 
@@ -219,6 +216,7 @@ def _write(frames: Frames, content: Content, folder: Path) -> list[Path]:
     for name, data in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(data)
+    write_json(layout.report_summary(folder), summary(frames, content))
     return [folder / name for name in files]
 
 

@@ -89,6 +89,7 @@ sync_log = _in("runs", "sync.log")  # output of the last shipping in the backgro
 tracking = _in("tracking")  # the server of `make tracking-up`
 reports = _in("reports")  # a directory with tables, figures and page for each study
 report_summaries = _existing("reports/*/summary.json")
+OF_PARTS, OF_BUNDLES = "-part", "-bundle"  # ends of folders of reports beside the complete one on the runs
 
 
 def run_ids(home: Path) -> list[str]:

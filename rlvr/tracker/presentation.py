@@ -196,10 +196,12 @@ class SweepReport(NamedTuple):
 
 
 def newest_report(home: Path, sweep: Sweep) -> SweepReport:
-    """The report on a sweep whose page was written last."""
+    """The complete report on a sweep whose page was written last."""
     newest = SweepReport({}, None, "")
     newest_time = 0.0
     for file in layout.report_summaries(home):
+        if file.parent.name.endswith((layout.OF_PARTS, layout.OF_BUNDLES)):
+            continue
         summary, page = read_json(file) or {}, layout.report_page(file.parent)
         if sweep.sweep_id in summary.get("sweeps", ()) and page.exists():
             time = page.stat().st_mtime

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from rlvr.evaluate import policies_of
 from rlvr.ledger import gguf, layout
 from rlvr.ledger.stages import stage_id
+from rlvr.ledger.sweeps import Ledger
 from rlvr.model.load import load_model
 from rlvr.model.tokenizer import load_tokenizer
 
@@ -35,6 +37,8 @@ def test_a_file_is_refused_whose_text_would_be_split_in_another_way_or_that_is_n
     unknown = gguf.fault_of(header_only(tmp_path / "unknown.gguf", "llama-bpe"))
     assert "tokenizer.ggml.pre=llama-bpe; known: smollm" in unknown
     assert "no readable GGUF file" in gguf.fault_of(tmp_path / "text.gguf")
+    with pytest.raises(ValueError, match=r"known\.gguf is no model .* Name such a run, with --checkpoint base\."):
+        policies_of([str(tmp_path / "known.gguf")], Ledger(tmp_path), "newest")
 
 
 @pytest.fixture(scope="module")
