@@ -140,7 +140,7 @@ CASES: dict[str, tuple[Files, str, str]] = {
     # --- data
     "no rows": (train(""), DATA, "train.jsonl has no rows."),
     "an array of JSON": (train(f"[{ROW.strip()}]\n"), DATA, "train.jsonl:1: a JSON object is expected, not [{"),
-    "no answer": (train(ROW.replace('"1"', "null")), DATA, "Pass task.answer_field=..."),
+    "no answer": (train(ROW.replace('"1"', "null")), DATA, "train.jsonl:1: answer is None, expected a text"),
     "several answers": (
         train(ROW.replace('"1"', '["1", "2"]')),
         DATA,

@@ -30,6 +30,8 @@ def _rules(config: Knobs, of_loss: str) -> list[tuple[bool, str, tuple[str, ...]
     sampling, schedule, score = rollout.dynamic_sampling, trainer.schedule, loss.get("score")
     adapted = f"trainer.lora_rank={trainer.lora_rank}: the reference is the policy without its adapters"
     is_table = config.model["_target_"] == "rlvr.model.table.table"
+    is_bandit = config.task["_target_"] == "rlvr.task.bandit.Bandit"
+    of_evaluation = tuple(f"evaluation.{key}" for key in ("samples", "k", "temperature", "top_p", "problems"))
     in_flight = f"rollout.ahead={rollout.ahead}, where groups are drawn one after the other"
     return [
         ("solution" in marks, f"{of_loss}, which learns known answers", tuple(f"rollout.{key}" for key in of_samples)),
@@ -49,6 +51,7 @@ def _rules(config: Knobs, of_loss: str) -> list[tuple[bool, str, tuple[str, ...]
         (trainer.lora_rank is not None, adapted, ("trainer.reference_every", "trainer.reference_offload")),
         (not trainer.packing, "trainer.packing=false: padded rows repeat the prompt", ("trainer.shared_prompt",)),
         (is_table, "model=table, without layers and attention", ("trainer.lora_rank", "trainer.shared_prompt")),
+        (is_bandit, "task=bandit, whose policy is read off, not sampled", of_evaluation),
         (no_tokens, f"{of_loss}, which has one term per response", ("trainer.aggregation",)),
         (score != "grpo", f"loss.score={score}", ("loss.std_floor",)),
         (schedule != "wsd", f"trainer.schedule={schedule}", ("trainer.decay_steps",)),

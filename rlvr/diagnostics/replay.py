@@ -223,6 +223,7 @@ def _compose(
         prompted = {"chat": config.model.get("chat", False), "system": config.model.get("system")}
         config.model = {"_target_": HUB, "path": policy, **prompted}
     config.trainer.update({**ONE_UPDATE, "steps": config.steps})
+    config.lr = config.trainer.get("lr", config.lr)  # of the run
     checker.check(config, choices)
     checker.check_task(config, choices)
     return config

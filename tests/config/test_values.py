@@ -24,6 +24,7 @@ TYPED = {
     "trainer.lora_rank=100000": "trainer.lora_rank=100000 is more than the model is wide, 64",
     "task=bandit model=table trainer.lora_rank=4": "trainer.lora_rank=4 has no effect with model=table, without layers",
     "task=bandit model=table trainer.shared_prompt=always": "trainer.shared_prompt=always has no effect with model=t",
+    "task=bandit model=table evaluation.samples=16": "evaluation.samples=16 has no effect with task=bandit, whose",
     "trainer.packing=1": "trainer.packing=1: true or false is expected. Type trainer.packing=true, for example.",
     "trainer.lora_rank='4'": "trainer.lora_rank='4': a whole number is expected, 1 or more, or null.",
     "eta=1e-300": "eta=1e-300 must be 0, or of a size from 1.2e-38 to 3.4e+38: a float32.",

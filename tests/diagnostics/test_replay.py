@@ -55,9 +55,11 @@ def test_every_loss_of_conf_is_usable_by_name() -> None:
 def test_knobs_that_are_not_typed_are_those_of_the_run() -> None:
     words = ["loss=lad", "task.size=9", "advantage=rloo", "rollout.temperature=0.7", "trainer.kl=0.1"]
     run = run_of(words, advantage="rloo")
+    run.lr = run.trainer.lr = 5e-3  # of a run with lr=5e-3
     truncated = ["rollout.top_p=0.9", "rollout.truncation=ignored"]
     config = arms(["loss=grpo", "trainer.aggregation=seq-mean-token-mean", *truncated], run)[0].config
     assert (config.task.size, config.advantage["_target_"]) == (9, "rlvr.objective.advantage.rloo")
+    assert (config.lr, config.trainer.lr) == (5e-3, 5e-3)
     assert (config.rollout.temperature, config.rollout.top_p) == (0.7, 0.9)
     assert (config.trainer.kl, config.trainer.aggregation) == (0.1, "seq-mean-token-mean")
     # A loss that brings its own advantage keeps it.
