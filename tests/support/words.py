@@ -7,7 +7,7 @@ from rlvr.config.overrides import key_of
 # The smallest world: 50 arms, one step of which takes milliseconds. A loss is to be added.
 BANDIT = (
     *("task=bandit", "model=table", "advantage=reinforce", "rollout.prompts=1", "rollout.dynamic_sampling=none"),
-    *("trainer.updates=1", "evaluation.samples=1", "evaluation.k=[1]"),
+    "trainer.updates=1",
 )
 
 
