@@ -360,10 +360,11 @@ class Dispatcher:
     def _give_up(self, worker: RunWorker) -> None:
         """Start no more workers while others are there, which go on with the queue; without any its runs fail."""
         lines = worker.log_path.read_text(errors="replace").strip().splitlines() or ["its log is empty"]
+        why = f"{lines[-1]} ({worker.log_path})"
         if any(other.process is not None for other in self.pool):
-            self.progress.say(f"fewer     no further worker could start: {lines[-1]} ({worker.log_path})")
+            self.progress.say(f"fewer     no further worker could start: {why}")
             return
-        self.why_no_worker = f"no worker could start: {lines[-1]} ({worker.log_path})"
+        self.why_no_worker = f"no worker could start: {why}"
         for run_id in self.queue:
             self.outcome.add(run_id, State.FAILED, self.why_no_worker)
         self.queue.clear()

@@ -67,9 +67,9 @@ def bind(path: str, node: Mapping[str, Any] | DictConfig, usual: Callable[[str],
             raise ValueError(f"{path}.{key} has no value: pass {path}.{key}=...")
         if key in knobs and node[key] != MISSING:  # a dry run keeps missing values
             _check_type(f"{path}.{key}", parameters[key].kind, node[key], usual)
-    unset = [p for p in parameters.values() if not p.required and p.name in knobs and p.name not in node]
+    unset = [name for name, p in parameters.items() if not p.required and name in knobs and name not in node]
     # A default that we add to a class of ours leaves all as it was: options of its subclasses need not name it.
-    if unset := [p.name for p in unset if p.module.name.split(".")[0] not in PACKAGES]:
+    if unset := [name for name in unset if parameters[name].module.name.split(".")[0] not in PACKAGES]:
         raise ValueError(
             f"{path}.{unset[0]} is not in the file of the option, and its default in {node['_target_']} is in no run's "
             f"identity. Write `{unset[0]}: VALUE` into the file."

@@ -138,9 +138,8 @@ class TrainingRun:
     def _step(self, step: int) -> dict[str, float]:
         began, handover_s = time.perf_counter(), self.handover.seconds
         sampled = self.step_sampler.take(step)
-        may_be_empty = (
-            self.config.rollout.overlong_filter and self.trainer.num_updates
-        )  # a first is refused: `without_cut`
+        # Of a first step it is refused: `without_cut`.
+        may_be_empty = self.config.rollout.overlong_filter and self.trainer.num_updates
         if may_be_empty and not any(c.finished for group in sampled.groups for c in group.completions):
             sampled = replace(sampled, groups=[])  # a run does not end for one step whose responses were all cut
         self.empty_steps.check(sampled)

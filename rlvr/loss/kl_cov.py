@@ -56,6 +56,6 @@ def kl_cov(
     assert batch.extra is not None
     log_ratio = batch.log_ratio(policy.logp)
     chosen = torch.where(batch.mask, batch.extra, 0.0)
-    distance = torch.where(log_ratio.abs() > ROUNDING, log_ratio.abs(), 0.0)
+    distance = torch.nn.functional.hardshrink(log_ratio, ROUNDING).abs()
     loss = -batch.token_advantage * log_ratio.clamp(-20, 20).exp() + coefficient * chosen * distance
     return Terms(loss=loss, metrics={"chosen": chosen})

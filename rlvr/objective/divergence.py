@@ -51,8 +51,8 @@ def tv(log_ratio: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
     nats beside it, too: of an advantage of 0 the first update would have the sign of rounding for its gradient.
     """
     log_ratio, a = _widen(log_ratio, a)
-    gap = log_ratio - a
-    return _difference(log_ratio, a).abs(), _exp(log_ratio) * torch.where(gap.abs() > ROUNDING, gap.sign(), 0.0)
+    gap = torch.nn.functional.hardshrink(log_ratio - a, ROUNDING)
+    return _difference(log_ratio, a).abs(), _exp(log_ratio) * gap.sign()
 
 
 def hd(log_ratio: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:

@@ -228,9 +228,10 @@ def _readable(path: Path) -> str:
     if code is None:
         return "."
     target = path.with_suffix(".jsonl")
-    with contextlib.suppress(ValueError), path.open("rb") as file:
-        if path.suffix == ".json" and _object(file.readline(LONGEST_ROW)):
-            return f". It has a JSON object on each line: rename it to {target.name}."
+    if path.suffix == ".json":
+        with contextlib.suppress(ValueError), path.open("rb") as file:
+            if _object(file.readline(LONGEST_ROW)):
+                return f". It has a JSON object on each line: rename it to {target.name}."
     return f'. Convert it: python -c "{code.format(str(path), str(target))}".'
 
 

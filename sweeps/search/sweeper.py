@@ -231,9 +231,11 @@ class SearchSweep:
         Whether a run logs it is checked at its first training step (controller.py).
         """
         (measured,) = evaluations([run])
-        known, _ = measured or ([], 0)
+        if measured is None:  # a dry run without data
+            return
+        known, _ = measured
         ours = packages(run.config) <= {*PACKAGES}
-        for name in self.metrics if measured else ():
+        for name in self.metrics:
             of_evaluation = name.startswith((EVALUATION, VALIDATION))
             if (of_evaluation and name not in known) or (ours and glossary.entry(name) is None):
                 others = [] if of_evaluation else [e.name for e in glossary.entries() if "<" not in e.name]
